@@ -1,0 +1,23 @@
+//! What was agreed: the execution contract, its canonical form and its hash.
+//!
+//! Called by every other crate; calls none of ours. Pure: never reads a clock, a file, the environment or a
+//! random number. Everything here is a function of its arguments.
+
+pub mod branching;
+pub mod canon;
+pub mod change;
+pub mod digest;
+pub mod id;
+pub mod limit;
+pub mod metadata;
+pub mod policy;
+pub mod resolve;
+pub mod schema;
+pub mod version;
+
+pub use change::{Change, FieldDiff, Intent, diff};
+pub use id::Tenant;
+pub use metadata::{ContractError, Stored};
+pub use resolve::{Layers, Resolved, Source, resolve};
+pub use schema::{BadConfig, ExecutionConfig, Field, Mode, Partial, Profile};
+pub use version::{Contract, Material};
