@@ -1,1 +1,26 @@
-//! stub
+//! What happened: entries and execution events, the rules they obey, the chain and the proofs over them.
+//!
+//! Called by the store, which makes each append atomic, and by `cli`. Pure: times and ids arrive as arguments.
+//! `draft` reads and validates one document, `append` decides what it does to the log, `verify` walks a stored log.
+
+pub mod append;
+pub mod checkpoint;
+pub mod coherence;
+pub mod draft;
+pub mod entry;
+pub mod event;
+pub mod gate;
+pub mod journal;
+pub mod merkle;
+pub mod refusal;
+pub mod schema;
+pub mod state;
+pub mod time;
+pub mod verify;
+
+pub use append::{Book, Decision};
+pub use draft::{Draft, Submission};
+pub use entry::Entry;
+pub use event::{Coherence, CoherencePolicy, State};
+pub use journal::Journal;
+pub use refusal::{Code, Refusal, Violation};

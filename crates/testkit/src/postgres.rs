@@ -149,9 +149,15 @@ impl Keeper {
         command.arg("-c").arg(KEEPER).arg("keeper").arg(folder).arg(binaries);
         match server_user()? {
             None => command.arg(""),
-            Some((user, group)) => command
-                .arg(format!("{user}:{group}"))
-                .args(["setpriv", "--reuid", &user, "--regid", &group, "--clear-groups", "--"]),
+            Some((user, group)) => command.arg(format!("{user}:{group}")).args([
+                "setpriv",
+                "--reuid",
+                &user,
+                "--regid",
+                &group,
+                "--clear-groups",
+                "--",
+            ]),
         };
         without_settings(&mut command)
             .process_group(0)
@@ -295,8 +301,6 @@ mod tests {
         cluster.restart();
         assert_eq!(psql(&url, "select n from t").unwrap(), "7");
 
-        let beside = create_database_beside(&cluster.binaries, &cluster.url("postgres"));
-        assert_eq!(psql(&beside, "select 1").unwrap(), "1");
         drop(cluster);
         assert!(gone(&folder, port), "dropping a cluster leaves nothing behind");
     }
@@ -311,13 +315,25 @@ mod tests {
         assert_eq!(psql(&cluster.url("postgres"), "select 1").unwrap(), "1");
     }
 
-    /// How: a second copy of this test program holds a cluster; its whole process group, as with a closed terminal, is
+    /// What the process does that the next test kills. Its input ends when that test does.
+    fn hold_a_cluster() {
+        let cluster = Cluster::start();
+        let held = format!("\nholding {} {}\n", cluster.port, cluster.folder.display());
+        std::io::stdout().write_all(held.as_bytes()).unwrap();
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
+
+    /// How: a second copy of this very test holds a cluster; its whole process group, as with a closed terminal, is
     /// killed with the one signal that nobody can catch.
     #[test]
     fn nothing_is_left_behind_by_a_killed_process() {
-        let holder_name = format!("{}::holder", module_path!().split_once("::").unwrap().1);
+        if std::env::var_os(HOLD).is_some() {
+            return hold_a_cluster();
+        }
+        let module = module_path!().split_once("::").unwrap().1;
+        let this_test = format!("{module}::nothing_is_left_behind_by_a_killed_process");
         let mut holder = Command::new(std::env::current_exe().unwrap())
-            .args([&holder_name, "--exact", "--nocapture"])
+            .args([&this_test, "--exact", "--nocapture"])
             .env(HOLD, "yes")
             .process_group(0)
             .stdin(Stdio::piped())
@@ -338,17 +354,6 @@ mod tests {
         while !gone(&folder, port) {
             assert!(started.elapsed() < Duration::from_secs(60), "{} or its server is still there", folder.display());
             std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Not a test by itself: the process that the test above kills. Its input ends when that test does.
-    #[test]
-    fn holder() {
-        if std::env::var_os(HOLD).is_some() {
-            let cluster = Cluster::start();
-            let held = format!("\nholding {} {}\n", cluster.port, cluster.folder.display());
-            std::io::stdout().write_all(held.as_bytes()).unwrap();
-            std::io::stdin().read_line(&mut String::new()).unwrap();
         }
     }
 

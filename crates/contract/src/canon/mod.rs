@@ -8,7 +8,7 @@ mod parse;
 mod write;
 
 pub use parse::{Flaw, ParseError, parse};
-pub use write::{Unwritable, compare_utf16, write};
+pub use write::{Unwritable, compare_utf16, write, write_text};
 
 use serde::Serialize;
 use serde_json::Value;

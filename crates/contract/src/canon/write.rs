@@ -24,7 +24,7 @@ pub fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), Unwritable> {
         Value::Bool(true) => out.extend_from_slice(b"true"),
         Value::Bool(false) => out.extend_from_slice(b"false"),
         Value::Number(number) => write_number(number, out)?,
-        Value::String(text) => write_string(text, out),
+        Value::String(text) => write_text(text, out),
         Value::Array(items) => {
             out.push(b'[');
             for (i, item) in items.iter().enumerate() {
@@ -62,7 +62,7 @@ fn write_members<'a>(
         if i > 0 {
             out.push(b',');
         }
-        write_string(key, out);
+        write_text(key, out);
         out.push(b':');
         write(value, out)?;
     }
@@ -116,7 +116,8 @@ const ESCAPE: [u8; 256] = {
     table
 };
 
-fn write_string(text: &str, out: &mut Vec<u8>) {
+/// Appends one string in canonical form, quotes included.
+pub fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
     let mut copied = 0;

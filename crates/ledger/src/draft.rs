@@ -1,0 +1,260 @@
+//! Reading one document that wants to become an entry: the envelope, all violations, and the parts prepared for
+//! the writer, so that the store's one writing thread copies bytes instead of walking trees.
+
+use actum_contract::canon;
+use actum_contract::id::Tenant;
+use actum_contract::limit;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
+
+use crate::event::{self, Event, Fields};
+use crate::refusal::{Code, Refusal, Violation};
+
+/// A document on its way to the ledger: valid by itself, or refused before the ledger was asked.
+#[derive(Debug, Clone)]
+pub enum Submission {
+    Draft(Box<Draft>),
+    Rejected(Box<Rejection>),
+}
+
+/// A refused document as the dead-letter list keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// Whose it is, as far as the document says so.
+    pub tenant: Option<Tenant>,
+    pub refusal: Refusal,
+    /// Canonical text if it was JSON, else the bytes as they came, cut at a bound.
+    pub document: Vec<u8>,
+}
+
+/// A valid document. Whether it may be appended depends on what the ledger holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    pub tenant: Tenant,
+    /// The id it brings or, for an execution event, the id of its identity. Others get a fresh one.
+    pub id: Option<String>,
+    pub robot: Option<String>,
+    pub module: String,
+    pub source: String,
+    pub kind: String,
+    pub state: Option<String>,
+    /// The producer's word, as text and as instant.
+    pub created_at: Option<(String, Timestamp)>,
+    /// Canonical text.
+    pub payload: Vec<u8>,
+    /// Canonical text.
+    pub lineage: Option<Vec<u8>>,
+    /// Sorted, without duplicates.
+    pub depends_on: Vec<String>,
+    pub supersedes: Vec<String>,
+    pub event: Option<Event>,
+}
+
+const TOP: [&str; 10] =
+    ["id", "tenantId", "robotId", "module", "source", "type", "state", "createdAt", "payload", "lineage"];
+
+/// Reads one document. `now` is the reader's clock, for the bound on the producer's.
+pub fn read(text: &[u8], now: Timestamp) -> Submission {
+    if text.len() > limit::EVENT_BYTES_MAX {
+        let message = format!("entry of {} bytes is larger than {}", text.len(), limit::EVENT_BYTES_MAX);
+        return reject(None, vec![Violation::at(message, 1, 1)], text);
+    }
+    match canon::parse(text) {
+        Ok(value) => read_value(value, now),
+        Err(e) => reject(None, vec![Violation::at(e.message, e.line, e.column)], text),
+    }
+}
+
+/// Reads a document that is a value already.
+pub fn read_value(value: Value, now: Timestamp) -> Submission {
+    let mut violations = Vec::new();
+    let draft = match &value {
+        Value::Object(object) => read_object(object, now, &mut violations),
+        _ => {
+            violations.push(Violation::new("", "must be an object"));
+            None
+        }
+    };
+    match draft {
+        Some(draft) if violations.is_empty() => Submission::Draft(Box::new(draft)),
+        _ => {
+            let tenant = value.get("tenantId").and_then(Value::as_str).and_then(|t| Tenant::new(t).ok());
+            let text = canon::canonical(&value).unwrap_or_else(|_| value.to_string().into_bytes());
+            reject(tenant, violations, &text)
+        }
+    }
+}
+
+fn reject(tenant: Option<Tenant>, violations: Vec<Violation>, text: &[u8]) -> Submission {
+    let document = text[..text.len().min(limit::DEAD_LETTER_BYTES_MAX)].to_vec();
+    Submission::Rejected(Box::new(Rejection { tenant, refusal: Refusal::validation(violations), document }))
+}
+
+fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec<Violation>) -> Option<Draft> {
+    let mut top = Fields { object, prefix: "", violations };
+    for key in object.keys().filter(|k| !TOP.contains(&k.as_str())) {
+        top.note(key, "is not a field of an entry; put it into payload");
+    }
+    let tenant = top.name("tenantId").and_then(|t| Tenant::new(t).ok());
+    let kind = top.text("type");
+    let is_event = kind == Some(event::TYPE);
+    let created_at = match top.get("createdAt") {
+        None if !is_event => None,
+        _ => top.timestamp("createdAt"),
+    };
+    if let Some((_, at)) = created_at
+        && at > now.saturating_add(SignedDuration::from_secs(limit::CLOCK_SKEW_MAX_SECONDS)).unwrap_or(now)
+    {
+        top.note("createdAt", format!("lies more than {} seconds in the future", limit::CLOCK_SKEW_MAX_SECONDS));
+    }
+    let empty = Map::new();
+    let payload = match top.get("payload") {
+        Some(Value::Object(payload)) => payload,
+        None => {
+            top.note("payload", "is missing; it must be an object");
+            &empty
+        }
+        Some(_) => {
+            top.note("payload", "must be an object");
+            &empty
+        }
+    };
+
+    let mut event = None;
+    let id = if is_event {
+        event = event::read(&mut top, payload, created_at.map(|(_, at)| at));
+        if top.get("id").is_some() {
+            top.note("id", "must not be present: execution events get their id from the ledger");
+        }
+        event.as_ref().map(Event::id)
+    } else {
+        read_other(&mut top, kind)
+    };
+    let (depends_on, supersedes) = read_lineage(&mut top, is_event);
+
+    let text = |field: &str| object.get(field).and_then(Value::as_str).map(str::to_owned);
+    let lineage = object.get("lineage").map(canon::canonical).transpose().ok()?;
+    Some(Draft {
+        tenant: tenant?,
+        id,
+        robot: text("robotId"),
+        module: text("module")?,
+        source: text("source")?,
+        kind: text("type")?,
+        state: text("state"),
+        created_at: created_at.map(|(text, at)| (text.to_owned(), at)),
+        payload: canon::canonical(object.get("payload")?).ok()?,
+        lineage,
+        depends_on,
+        supersedes,
+        event,
+    })
+}
+
+/// The rules for entries that are not execution events. Returns the id the entry brings along.
+fn read_other(top: &mut Fields<'_>, kind: Option<&str>) -> Option<String> {
+    if kind.is_some_and(|k| !is_lower_snake(k)) {
+        top.note("type", "must be execution_event or another lower_snake name");
+    }
+    top.text("module");
+    top.text("source");
+    if top.get("robotId").is_some() {
+        top.name("robotId");
+    }
+    if top.get("state").is_some() {
+        top.name("state");
+    }
+    top.get("id")?;
+    let id = top.text("id")?;
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
+    if id.len() > limit::ENTRY_ID_BYTES_MAX || !id.bytes().all(allowed) {
+        top.note("id", "must be 1 to 128 letters, digits or . _ : -");
+    } else if event::is_event_id(id) {
+        top.note("id", "has the form reserved for execution events");
+    }
+    Some(id.to_owned())
+}
+
+fn is_lower_snake(name: &str) -> bool {
+    name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+}
+
+fn read_lineage(top: &mut Fields<'_>, is_event: bool) -> (Vec<String>, Vec<String>) {
+    let lineage = match top.get("lineage") {
+        Some(Value::Object(lineage)) => lineage,
+        None if !is_event => return Default::default(),
+        None => {
+            top.note("lineage", "is missing; it must be an object");
+            return Default::default();
+        }
+        Some(_) => {
+            top.note("lineage", "must be an object");
+            return Default::default();
+        }
+    };
+    let mut l = Fields { object: lineage, prefix: "lineage.", violations: top.violations };
+    if l.get("rerunOfExecutionId").is_some() {
+        l.text("rerunOfExecutionId");
+    }
+    (read_ids(&mut l, "dependsOnLedgerIds", is_event), read_ids(&mut l, "supersedes", false))
+}
+
+fn read_ids(l: &mut Fields<'_>, field: &str, required: bool) -> Vec<String> {
+    let items = match l.get(field) {
+        Some(Value::Array(items)) if items.len() <= limit::LINEAGE_IDS_MAX => items,
+        Some(Value::Array(_)) => {
+            l.note(field, format!("must not name more than {} entries", limit::LINEAGE_IDS_MAX));
+            return Vec::new();
+        }
+        None if !required => return Vec::new(),
+        _ => {
+            l.note(field, "must be a list of ledger ids");
+            return Vec::new();
+        }
+    };
+    if items.is_empty() && required {
+        l.note(field, "must not be empty");
+    }
+    let mut ids = Vec::with_capacity(items.len());
+    for (i, item) in items.iter().enumerate() {
+        match item.as_str() {
+            Some(id) if !id.trim().is_empty() => ids.push(id.to_owned()),
+            _ => l.note(&format!("{field}[{i}]"), "must be a non-empty string"),
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+impl Draft {
+    /// The document again, for the dead-letter list.
+    pub fn document(&self) -> Vec<u8> {
+        let parse = |text: &[u8]| serde_json::from_slice::<Value>(text).unwrap_or_default();
+        let mut document = json!({
+            "tenantId": self.tenant.as_str(), "module": self.module, "source": self.source, "type": self.kind,
+            "payload": parse(&self.payload),
+        });
+        let mut put = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                document[key] = value;
+            }
+        };
+        put("id", self.id.clone().filter(|_| self.event.is_none()).map(Value::String));
+        put("robotId", self.robot.clone().map(Value::String));
+        put("state", self.state.clone().map(Value::String));
+        put("createdAt", self.created_at.as_ref().map(|(text, _)| json!(text)));
+        put("lineage", self.lineage.as_deref().map(parse));
+        canon::canonical(&document).unwrap_or_default()
+    }
+
+    /// A valid draft that the ledger refused, as the dead-letter list keeps it.
+    pub fn rejected(&self, refusal: Refusal) -> Rejection {
+        debug_assert_ne!(refusal.code, Code::Validation);
+        let mut document = self.document();
+        document.truncate(limit::DEAD_LETTER_BYTES_MAX);
+        Rejection { tenant: Some(self.tenant.clone()), refusal, document }
+    }
+}

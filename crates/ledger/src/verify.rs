@@ -1,0 +1,142 @@
+//! Walking a stored log from its first entry and naming the first one that is not what was recorded.
+
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+
+use crate::append::Log;
+use crate::checkpoint::Checkpoint;
+use crate::entry::Entry;
+use crate::merkle;
+
+/// A row of the stored log, as the database holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub seq: u64,
+    pub id: String,
+    pub hash: Vec<u8>,
+    pub body: Vec<u8>,
+}
+
+/// The first entry that is wrong, and how.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("entry {seq}{} of tenant {tenant}: {flaw}", .id.as_ref().map(|id| format!(" ({id})")).unwrap_or_default())]
+pub struct Bad {
+    pub tenant: String,
+    pub seq: u64,
+    /// The id of the entry, where one is left to ask.
+    pub id: Option<String>,
+    pub flaw: Flaw,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    #[error("is missing (the next one found is {0})")]
+    Missing(u64),
+    #[error("its content does not have the hash it was recorded with")]
+    Hash,
+    #[error("its content is unreadable: {0}")]
+    Unreadable(String),
+    #[error("its {0} is not the one it was recorded with")]
+    Field(&'static str),
+    #[error("it does not follow the entry before it")]
+    Chain,
+    #[error("is missing: the head of the log says there are {0} entries")]
+    Cut(u64),
+    #[error("the head of the log knows only {0} entries")]
+    Beyond(u64),
+    #[error("the head of the log does not fit the entries before it")]
+    Head,
+    #[error("is missing: a checkpoint was signed over {0} entries")]
+    CheckpointBeyond(u64),
+    #[error("the log up to here is not the one that was signed in the checkpoint of {0} entries")]
+    CheckpointRoot(u64),
+}
+
+/// Takes the rows in order, then the head. Checkpoints must be of this log; who signed them is checked before.
+#[derive(Debug)]
+pub struct Walk {
+    tenant: Tenant,
+    log: Log,
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl Walk {
+    pub fn new(tenant: Tenant, mut checkpoints: Vec<Checkpoint>) -> Self {
+        checkpoints.sort_by_key(|c| std::cmp::Reverse(c.size));
+        Self { tenant, log: Log::default(), checkpoints }
+    }
+
+    pub fn size(&self) -> u64 {
+        self.log.frontier.size()
+    }
+
+    pub fn root(&self) -> Digest {
+        self.log.frontier.root()
+    }
+
+    fn bad(&self, seq: u64, id: Option<&str>, flaw: Flaw) -> Bad {
+        Bad { tenant: self.tenant.to_string(), seq, id: id.map(str::to_owned), flaw }
+    }
+
+    /// Checks the next row.
+    pub fn row(&mut self, row: &Row) -> Result<(), Bad> {
+        let expected = self.size();
+        if row.seq != expected {
+            return Err(self.bad(expected, None, Flaw::Missing(row.seq)));
+        }
+        let hash = merkle::leaf(&row.body);
+        let bad = |flaw| Err(self.bad(row.seq, Some(&row.id), flaw));
+        if row.hash != hash.0 {
+            return bad(Flaw::Hash);
+        }
+        let entry = match Entry::open(&row.body) {
+            Ok(entry) => entry,
+            Err(e) => return bad(Flaw::Unreadable(e.to_string())),
+        };
+        if entry.seq != row.seq {
+            return bad(Flaw::Field("seq"));
+        }
+        if entry.id != row.id {
+            return bad(Flaw::Field("id"));
+        }
+        if entry.tenant != self.tenant.as_str() {
+            return bad(Flaw::Field("tenant"));
+        }
+        if entry.prev != self.log.head {
+            return bad(Flaw::Chain);
+        }
+        self.log.frontier.push(hash);
+        self.log.head = hash;
+        self.check_checkpoints(Some(&row.id))
+    }
+
+    fn check_checkpoints(&mut self, id: Option<&str>) -> Result<(), Bad> {
+        while let Some(next) = self.checkpoints.last().filter(|c| c.size <= self.size()) {
+            if next.size == self.size() && next.root != self.root() {
+                let size = next.size;
+                return Err(self.bad(self.size().saturating_sub(1), id, Flaw::CheckpointRoot(size)));
+            }
+            self.checkpoints.pop();
+        }
+        Ok(())
+    }
+
+    /// Checks the stored head and the checkpoints beyond the last row.
+    pub fn finish(mut self, head: &Log) -> Result<Log, Bad> {
+        self.check_checkpoints(None)?;
+        let (size, stored) = (self.size(), head.frontier.size());
+        if stored > size {
+            return Err(self.bad(size, None, Flaw::Cut(stored)));
+        }
+        if let Some(largest) = self.checkpoints.first() {
+            return Err(self.bad(size, None, Flaw::CheckpointBeyond(largest.size)));
+        }
+        if stored < size {
+            return Err(self.bad(stored, None, Flaw::Beyond(stored)));
+        }
+        if *head != self.log {
+            return Err(self.bad(size.saturating_sub(1), None, Flaw::Head));
+        }
+        Ok(self.log)
+    }
+}
