@@ -1,3 +1,7 @@
 //! Honest fakes, conformance suites and throwaway servers; tests only, never linked into the product.
 
+pub mod conformance;
+pub mod event;
+pub mod folder;
+pub mod memory;
 pub mod postgres;

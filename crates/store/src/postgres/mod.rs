@@ -1,0 +1,72 @@
+//! The shared store: PostgreSQL, any number of machines. One writer per process with group commit; pooled readers.
+//!
+//! All tables live in the schema `actum`. Appends to one tenant's log are serial across all machines because each
+//! transaction first locks that tenant's row in `ledger_lock`; appends to different logs do not wait for each other.
+
+mod open;
+mod read;
+mod rows;
+mod upkeep;
+mod write;
+
+use std::thread::JoinHandle;
+
+use actum_ledger::journal::JournalError;
+use deadpool_postgres::Pool;
+use tokio_postgres::Config;
+
+use crate::Older;
+use crate::queue::{self, Sender};
+
+pub(crate) struct Postgres {
+    config: Config,
+    id: String,
+    versions: (usize, usize),
+    pool: Pool,
+    /// Gone only while the store is being dropped.
+    sender: Option<Sender>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Postgres {
+    pub(crate) async fn open(url: &str, older: Older) -> Result<Self, JournalError> {
+        let config = open::config(url)?;
+        let pool = open::pool(&config)?;
+        let opened = open::migrate(&pool, older).await?;
+        let (sender, receiver) = queue::queue();
+        let for_writer = config.clone();
+        let writer = std::thread::Builder::new()
+            .name("actum-store-writer".into())
+            .spawn(move || write::run(for_writer, receiver))
+            .map_err(|e| JournalError::Unavailable(format!("cannot start the writer: {e}")))?;
+        let (sender, writer) = (Some(sender), Some(writer));
+        Ok(Self { config, id: opened.store_id, versions: opened.versions, pool, sender, writer })
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+/// How errors of the driver look from outside.
+fn failed(error: tokio_postgres::Error) -> JournalError {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    JournalError::Unavailable(text)
+}
+
+fn not_pooled(error: deadpool_postgres::PoolError) -> JournalError {
+    match error {
+        deadpool_postgres::PoolError::Backend(e) => failed(e),
+        other => JournalError::Unavailable(other.to_string()),
+    }
+}

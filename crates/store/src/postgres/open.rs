@@ -1,0 +1,88 @@
+//! Connecting, and making the database ready.
+
+use std::time::Duration;
+
+use actum_ledger::journal::JournalError;
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::{Client, Config, NoTls};
+use uuid::Uuid;
+
+use super::{failed, not_pooled};
+use crate::migration::{MIGRATIONS, VERSION, steps};
+use crate::{Older, crash};
+
+const POOL_CONNECTIONS_MAX: usize = 8;
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+
+/// Held while the tables are made or changed, so that many machines may start at once.
+const MIGRATION_LOCK: i64 = 0x4163_746d;
+
+pub(super) struct Opened {
+    pub store_id: String,
+    /// Before and after.
+    pub versions: (usize, usize),
+}
+
+pub(super) fn config(url: &str) -> Result<Config, JournalError> {
+    let mut config: Config = url.parse().map_err(|e: tokio_postgres::Error| {
+        JournalError::Unusable(format!("the store's URL is not usable: {}", failed(e)))
+    })?;
+    let options = config.get_options().map(str::to_owned).unwrap_or_default();
+    config.options(format!("{options} -c search_path=actum"));
+    config.application_name("actum");
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_WAIT);
+    }
+    Ok(config)
+}
+
+pub(super) fn pool(config: &Config) -> Result<Pool, JournalError> {
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    Pool::builder(Manager::from_config(config.clone(), NoTls, recycling))
+        .max_size(POOL_CONNECTIONS_MAX)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(CONNECT_WAIT))
+        .create_timeout(Some(CONNECT_WAIT))
+        .build()
+        .map_err(|e| JournalError::Unusable(e.to_string()))
+}
+
+/// A connection of one's own, driven by the runtime it is made on.
+pub(super) async fn connect(config: &Config) -> Result<Client, JournalError> {
+    let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+    #[expect(clippy::disallowed_methods, reason = "the driver of one connection, which ends with its client")]
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+pub(super) async fn migrate(pool: &Pool, older: Older) -> Result<Opened, JournalError> {
+    let mut client = pool.get().await.map_err(not_pooled)?;
+    let tx = client.transaction().await.map_err(failed)?;
+    tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await.map_err(failed)?;
+    let exists = tx.query_one("SELECT to_regclass('actum.store') IS NOT NULL", &[]).await.map_err(failed)?;
+    let found = if exists.get(0) {
+        let row = tx.query_opt("SELECT version FROM store", &[]).await.map_err(failed)?;
+        row.and_then(|r| usize::try_from(r.get::<_, i64>(0)).ok())
+            .ok_or_else(|| JournalError::Damaged("it has lost its own version".into()))?
+    } else {
+        tx.batch_execute("CREATE SCHEMA IF NOT EXISTS actum").await.map_err(failed)?;
+        0
+    };
+    let steps = steps(found, MIGRATIONS, older)?;
+    for step in steps {
+        tx.batch_execute(step.postgres).await.map_err(failed)?;
+    }
+    let version = VERSION as i64;
+    if found == 0 {
+        let id = Uuid::now_v7().to_string();
+        tx.execute("INSERT INTO store (id, version) VALUES ($1, $2)", &[&id, &version]).await.map_err(failed)?;
+    } else if !steps.is_empty() {
+        tx.execute("UPDATE store SET version = $1", &[&version]).await.map_err(failed)?;
+    }
+    if !steps.is_empty() {
+        crash::point("migrate.applied");
+    }
+    let store_id = tx.query_one("SELECT id FROM store", &[]).await.map_err(failed)?.get(0);
+    tx.commit().await.map_err(failed)?;
+    Ok(Opened { store_id, versions: (found, VERSION) })
+}

@@ -1,0 +1,194 @@
+//! Reading, on pooled connections.
+
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+use actum_ledger::append::Log;
+use actum_ledger::coherence::{Dependency, Found};
+use actum_ledger::draft::Submission;
+use actum_ledger::entry::Entry;
+use actum_ledger::event::{self, Coherence, State};
+use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
+use actum_ledger::merkle::Node;
+use actum_ledger::time;
+use actum_ledger::verify::Row;
+use deadpool_postgres::Object;
+use tokio_postgres::types::ToSql;
+
+use super::write::log_of;
+use super::{Postgres, failed, not_pooled};
+use crate::tree;
+
+type Rows = Vec<tokio_postgres::Row>;
+
+impl Postgres {
+    async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
+        query(&self.pool.get().await.map_err(not_pooled)?, sql, values).await
+    }
+}
+
+async fn query(client: &Object, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
+    let statement = client.prepare_cached(sql).await.map_err(failed)?;
+    client.query(&statement, values).await.map_err(failed)
+}
+
+impl Journal for Postgres {
+    fn append(&self, submission: Submission) -> Work<'static, Outcome> {
+        match &self.sender {
+            Some(sender) => sender.append(submission),
+            None => closed(),
+        }
+    }
+
+    fn entry<'a>(&'a self, tenant: &'a Tenant, id: &'a str) -> Work<'a, Option<Vec<u8>>> {
+        Box::pin(async move {
+            let sql = "SELECT body FROM ledger_entry WHERE tenant = $1 AND id = $2";
+            Ok(self.query(sql, &[&tenant.as_str(), &id]).await?.first().map(|row| row.get(0)))
+        })
+    }
+
+    fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>> {
+        Box::pin(async move { rows(&self.pool.get().await.map_err(not_pooled)?, tenant, &range).await })
+    }
+
+    fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log> {
+        Box::pin(async move {
+            let sql = "SELECT tenant, size, head, frontier FROM ledger_log WHERE tenant = $1";
+            let found = self.query(sql, &[&tenant.as_str()]).await?;
+            found.first().map_or_else(|| Ok(Log::default()), |row| log_of(tenant, row))
+        })
+    }
+
+    fn nodes<'a>(&'a self, tenant: &'a Tenant, wanted: &'a [Node]) -> Work<'a, Vec<Digest>> {
+        Box::pin(async move {
+            let client = self.pool.get().await.map_err(not_pooled)?;
+            let mut found = Vec::with_capacity(wanted.len());
+            for &node in wanted {
+                let stretch = tree::stretch(node);
+                let sql = match stretch.level {
+                    0 => {
+                        "SELECT hash FROM ledger_entry WHERE tenant = $1 AND $2::bigint = 0 AND seq >= $3 AND seq < $4 ORDER BY seq"
+                    }
+                    _ => {
+                        "SELECT hash FROM ledger_node WHERE tenant = $1 AND level = $2 AND idx >= $3 AND idx < $4 ORDER BY idx"
+                    }
+                };
+                let (first, end) = (stretch.first as i64, (stretch.first + stretch.count) as i64);
+                let level = i64::from(stretch.level);
+                let hashes = query(&client, sql, &[&tenant.as_str(), &level, &first, &end]).await?;
+                found.push(tree::node(stretch, hashes.iter().map(|row| row.get(0)).collect())?);
+            }
+            Ok(found)
+        })
+    }
+
+    fn lineage<'a>(&'a self, tenant: &'a Tenant, ids: &'a [String]) -> Work<'a, Vec<Dependency>> {
+        Box::pin(async move {
+            let client = self.pool.get().await.map_err(not_pooled)?;
+            let mut all = Vec::with_capacity(ids.len());
+            for id in ids {
+                all.push(dependency(&client, tenant, id).await?);
+            }
+            Ok(all)
+        })
+    }
+
+    fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()> {
+        match &self.sender {
+            Some(sender) => sender.keep_checkpoint(tenant, size, note),
+            None => closed(),
+        }
+    }
+
+    fn checkpoints<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<String>> {
+        Box::pin(async move {
+            let sql = "SELECT note FROM checkpoint WHERE tenant = $1 ORDER BY size";
+            Ok(self.query(sql, &[&tenant.as_str()]).await?.iter().map(|row| row.get(0)).collect())
+        })
+    }
+
+    fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>> {
+        Box::pin(async move {
+            let sql = "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter
+                       WHERE tenant IS NOT DISTINCT FROM $1 ORDER BY n DESC LIMIT $2";
+            let found = self.query(sql, &[&tenant.map(Tenant::as_str), &(limit as i64)]).await?;
+            Ok(found.iter().map(letter).collect())
+        })
+    }
+
+    fn tenants(&self) -> Work<'_, Vec<Tenant>> {
+        Box::pin(async move {
+            let sql = "SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
+            let found = self.query(sql, &[]).await?;
+            Ok(found.iter().filter_map(|row| Tenant::new(row.get::<_, String>(0)).ok()).collect())
+        })
+    }
+
+    fn store_id(&self) -> &str {
+        &self.id
+    }
+}
+
+fn closed<T>() -> Work<'static, T> {
+    Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) })
+}
+
+pub(super) fn letter(row: &tokio_postgres::Row) -> DeadLetter {
+    DeadLetter {
+        tenant: row.get(0),
+        recorded_at: time::from_nanoseconds(row.get(1)),
+        code: row.get(2),
+        refusal: row.get(3),
+        document: row.get(4),
+    }
+}
+
+async fn rows(client: &Object, tenant: &Tenant, range: &Range) -> Result<Vec<Row>, JournalError> {
+    // Two statements for each direction: a condition on an optional type would cost the plan its index.
+    let sql = match (range.backwards, &range.kind) {
+        (false, None) => {
+            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 AND $3::text IS NULL ORDER BY seq LIMIT $4"
+        }
+        (true, None) => {
+            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq < $2 AND $3::text IS NULL ORDER BY seq DESC LIMIT $4"
+        }
+        (false, Some(_)) => {
+            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 AND type = $3 ORDER BY seq LIMIT $4"
+        }
+        (true, Some(_)) => {
+            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq < $2 AND type = $3 ORDER BY seq DESC LIMIT $4"
+        }
+    };
+    let from = i64::try_from(range.from).unwrap_or(i64::MAX);
+    let found = query(client, sql, &[&tenant.as_str(), &from, &range.kind, &(range.limit as i64)]).await?;
+    Ok(found.iter().map(row_of).collect())
+}
+
+pub(super) fn row_of(row: &tokio_postgres::Row) -> Row {
+    Row { seq: row.get::<_, i64>(0) as u64, id: row.get(1), hash: row.get(2), body: row.get(3) }
+}
+
+async fn dependency(client: &Object, tenant: &Tenant, id: &str) -> Result<Dependency, JournalError> {
+    let sql = "SELECT body FROM ledger_entry WHERE tenant = $1 AND id = $2";
+    let found = query(client, sql, &[&tenant.as_str(), &id]).await?;
+    let Some(row) = found.first() else { return Ok(Dependency { id: id.to_owned(), found: None }) };
+    let damaged = |e: String| JournalError::Damaged(format!("entry {id}: {e}"));
+    let entry = Entry::open(row.get(0)).map_err(|e| damaged(e.to_string()))?;
+    let superseder = |row: &tokio_postgres::Row| (row.get::<_, String>(0), time::from_nanoseconds(row.get(1)));
+    let sql = "SELECT by_id, by_created_ns FROM superseded WHERE tenant = $1 AND id = $2 ORDER BY by_created_ns, by_id";
+    let mut superseded_by: Vec<_> =
+        query(client, sql, &[&tenant.as_str(), &id]).await?.iter().map(superseder).collect();
+    let mut coherence = None;
+    if entry.kind == event::TYPE {
+        coherence = entry.payload["coherenceStatus"].as_str().and_then(Coherence::named);
+        let execution = entry.payload["executionId"].as_str().unwrap_or_default();
+        let robot = entry.robot.as_deref().unwrap_or_default();
+        let sql = "SELECT e.id, e.created_ns FROM execution x JOIN ledger_entry e ON e.tenant = x.tenant AND e.seq = x.last_seq
+                   WHERE x.tenant = $1 AND x.robot = $2 AND x.execution = $3 AND x.state = $4 AND x.last_seq > $5";
+        let succeeded = State::Succeeded.word();
+        let values: [&(dyn ToSql + Sync); 5] = [&tenant.as_str(), &robot, &execution, &succeeded, &(entry.seq as i64)];
+        superseded_by.extend(query(client, sql, &values).await?.iter().map(superseder));
+    }
+    let created_at = time::parse(&entry.created_at).map_err(|e| damaged(e.to_string()))?;
+    let found = Found { kind: entry.kind, state: entry.state, coherence, created_at, superseded_by };
+    Ok(Dependency { id: id.to_owned(), found: Some(found) })
+}

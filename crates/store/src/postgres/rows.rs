@@ -1,0 +1,159 @@
+//! The statements of the writer: few and wide, so that a batch costs three round trips whatever its size.
+//!
+//! Also used to make projections anew, then prepared on a connection where tables of the same names stand in front.
+
+use std::collections::BTreeMap;
+
+use actum_contract::id::Tenant;
+use actum_ledger::append::{Appended, Log};
+use actum_ledger::event::Event;
+use tokio_postgres::{Client, Error, Statement};
+
+use crate::batch::{DEAD_LETTERS_MAX, Letter};
+
+/// A connection with the statements that write rows.
+pub(super) struct Rows {
+    pub client: Client,
+    entries: Statement,
+    executions: Statement,
+    superseded: Statement,
+    nodes: Statement,
+    logs: Statement,
+    letters: Statement,
+    trim: Statement,
+    checkpoint: Statement,
+}
+
+/// Rows that share a key within one batch: the last word counts.
+type ByKey<'a, V> = BTreeMap<(&'a str, &'a str, &'a str), V>;
+
+impl Rows {
+    pub(super) async fn prepare(client: Client) -> Result<Self, Error> {
+        let entries = "INSERT INTO ledger_entry (tenant, seq, id, type, created_ns, hash, body)
+            SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::bytea[])";
+        let executions = "INSERT INTO execution (tenant, robot, execution, state, attempt, last_seq)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
+            ON CONFLICT (tenant, robot, execution) DO UPDATE
+            SET state = excluded.state, attempt = excluded.attempt, last_seq = excluded.last_seq";
+        let superseded = "INSERT INTO superseded (tenant, id, by_id, by_created_ns)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
+        let nodes = "INSERT INTO ledger_node (tenant, level, idx, hash)
+            SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[])";
+        let logs = "INSERT INTO ledger_log (tenant, size, head, frontier)
+            SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[])
+            ON CONFLICT (tenant) DO UPDATE
+            SET size = excluded.size, head = excluded.head, frontier = excluded.frontier";
+        let letters = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document)
+            SELECT t, $2, c, r, d FROM unnest($1::text[], $3::text[], $4::text[], $5::bytea[]) AS x (t, c, r, d)";
+        let trim = "DELETE FROM dead_letter WHERE tenant IS NOT DISTINCT FROM $1 AND n <=
+            (SELECT n FROM dead_letter WHERE tenant IS NOT DISTINCT FROM $1 ORDER BY n DESC LIMIT 1 OFFSET $2)";
+        let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
+            ON CONFLICT (tenant, size) DO UPDATE SET note = excluded.note";
+        let (entries, executions, superseded, nodes, logs, letters, trim, checkpoint) = tokio::try_join!(
+            client.prepare(entries),
+            client.prepare(executions),
+            client.prepare(superseded),
+            client.prepare(nodes),
+            client.prepare(logs),
+            client.prepare(letters),
+            client.prepare(trim),
+            client.prepare(checkpoint),
+        )?;
+        Ok(Self { client, entries, executions, superseded, nodes, logs, letters, trim, checkpoint })
+    }
+
+    pub(super) async fn insert_entries(&self, all: &[&Appended]) -> Result<(), Error> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let (tenants, seqs) = (column(all, |e| e.tenant.as_str()), column(all, |e| e.seq as i64));
+        let (ids, kinds) = (column(all, |e| e.id.as_str()), column(all, |e| e.kind.as_str()));
+        let (created, hashes) = (column(all, |e| e.created_ns), column(all, |e| e.hash.0.as_slice()));
+        let bodies = column(all, |e| e.body.as_slice());
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+            [&tenants, &seqs, &ids, &kinds, &created, &hashes, &bodies];
+        self.client.execute(&self.entries, &values).await.map(|_| ())
+    }
+
+    /// What the entries change in the projections, but for the heads of the logs.
+    pub(super) async fn project(&self, all: &[&Appended]) -> Result<(), Error> {
+        tokio::try_join!(self.put_executions(all), self.insert_superseded(all), self.insert_nodes(all)).map(|_| ())
+    }
+
+    async fn put_executions(&self, all: &[&Appended]) -> Result<(), Error> {
+        let mut rows: ByKey<'_, (&str, i64, i64)> = BTreeMap::new();
+        for entry in all {
+            if let Some(Event { robot, execution, state, attempt, .. }) = &entry.event {
+                let value = (state.word(), *attempt as i64, entry.seq as i64);
+                rows.insert((entry.tenant.as_str(), robot, execution), value);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (tenants, robots): (Vec<_>, Vec<_>) = rows.keys().map(|(t, r, _)| (*t, *r)).unzip();
+        let executions: Vec<_> = rows.keys().map(|(_, _, e)| *e).collect();
+        let states: Vec<_> = rows.values().map(|(s, ..)| *s).collect();
+        let (attempts, seqs): (Vec<_>, Vec<_>) = rows.values().map(|(_, a, s)| (*a, *s)).unzip();
+        let sql = &self.executions;
+        self.client.execute(sql, &[&tenants, &robots, &executions, &states, &attempts, &seqs]).await.map(|_| ())
+    }
+
+    async fn insert_superseded(&self, all: &[&Appended]) -> Result<(), Error> {
+        let pairs: Vec<_> = all.iter().flat_map(|e| e.supersedes.iter().map(move |id| (*e, id.as_str()))).collect();
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let (tenants, ids) = (column(&pairs, |(e, _)| e.tenant.as_str()), column(&pairs, |(_, id)| *id));
+        let (by, created) = (column(&pairs, |(e, _)| e.id.as_str()), column(&pairs, |(e, _)| e.created_ns));
+        self.client.execute(&self.superseded, &[&tenants, &ids, &by, &created]).await.map(|_| ())
+    }
+
+    async fn insert_nodes(&self, all: &[&Appended]) -> Result<(), Error> {
+        let nodes: Vec<_> = all.iter().flat_map(|e| e.nodes.iter().map(move |node| (*e, node))).collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let (tenants, levels) =
+            (column(&nodes, |(e, _)| e.tenant.as_str()), column(&nodes, |(_, (n, _))| i64::from(n.level)));
+        let (indexes, hashes) =
+            (column(&nodes, |(_, (n, _))| n.index as i64), column(&nodes, |(_, (_, hash))| hash.0.as_slice()));
+        self.client.execute(&self.nodes, &[&tenants, &levels, &indexes, &hashes]).await.map(|_| ())
+    }
+
+    pub(super) async fn put_logs(&self, logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
+        if logs.is_empty() {
+            return Ok(());
+        }
+        let (tenants, sizes) = (column(logs, |(t, _)| t.as_str()), column(logs, |(_, log)| log.frontier.size() as i64));
+        let (heads, frontiers) =
+            (column(logs, |(_, log)| log.head.0.as_slice()), column(logs, |(_, log)| log.frontier.to_bytes()));
+        self.client.execute(&self.logs, &[&tenants, &sizes, &heads, &frontiers]).await.map(|_| ())
+    }
+
+    /// Keeps refused documents, and of each tenant only the newest.
+    pub(super) async fn insert_letters(&self, letters: &[Letter], recorded_ns: i64) -> Result<(), Error> {
+        if letters.is_empty() {
+            return Ok(());
+        }
+        let (tenants, codes) = (column(letters, |l| l.tenant.as_deref()), column(letters, |l| l.code));
+        let (refusals, documents) =
+            (column(letters, |l| l.refusal.as_str()), column(letters, |l| l.document.as_slice()));
+        self.client.execute(&self.letters, &[&tenants, &recorded_ns, &codes, &refusals, &documents]).await?;
+        let mut whose: Vec<_> = tenants;
+        whose.sort_unstable();
+        whose.dedup();
+        for tenant in whose {
+            self.client.execute(&self.trim, &[&tenant, &DEAD_LETTERS_MAX]).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn put_checkpoint(&self, tenant: &Tenant, size: u64, note: &str) -> Result<(), Error> {
+        self.client.execute(&self.checkpoint, &[&tenant.as_str(), &(size as i64), &note]).await.map(|_| ())
+    }
+}
+
+fn column<'a, R, T>(rows: &'a [R], of: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(of).collect()
+}

@@ -1,0 +1,127 @@
+//! The way into a writer: a bounded queue of submissions, each with the place its answer goes to.
+//!
+//! Both dialects have one writer each that takes whatever waits, up to a bound, and commits it together. At one
+//! caller that costs nothing; at many it shares the price of a durable commit among them.
+
+use actum_contract::id::Tenant;
+use actum_contract::limit::BATCH_ENTRIES_MAX;
+use actum_ledger::draft::Submission;
+use actum_ledger::journal::{JournalError, Outcome, Work};
+use tokio::sync::{mpsc, oneshot};
+
+/// Requests that may wait for the writer before new ones are turned away.
+const QUEUE_REQUESTS_MAX: usize = 8_192;
+
+/// Something to be written.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Append(Submission),
+    Checkpoint { tenant: Tenant, size: u64, note: String },
+}
+
+/// What came of it. A checkpoint that is kept is merely `Kept`.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Appended(Outcome),
+    Kept,
+}
+
+type Answer = oneshot::Sender<Result<Done, JournalError>>;
+
+/// A batch: the requests in order, and where their answers go.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub requests: Vec<Request>,
+    answers: Vec<Answer>,
+}
+
+impl Batch {
+    pub(crate) fn answer(self, done: Result<Vec<Done>, JournalError>) {
+        match done {
+            Ok(all) => {
+                debug_assert_eq!(all.len(), self.answers.len());
+                for (answer, done) in self.answers.into_iter().zip(all) {
+                    // A caller that no longer waits has lost its answer, not its entry.
+                    let _ = answer.send(Ok(done));
+                }
+            }
+            Err(e) => {
+                for answer in self.answers {
+                    let _ = answer.send(Err(e.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// The callers' end.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender(mpsc::Sender<(Request, Answer)>);
+
+/// The writer's end.
+#[derive(Debug)]
+pub(crate) struct Receiver(mpsc::Receiver<(Request, Answer)>);
+
+pub(crate) fn queue() -> (Sender, Receiver) {
+    let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
+    (Sender(sender), Receiver(receiver))
+}
+
+impl Sender {
+    /// Takes its place in the queue now; the answer is awaited later.
+    pub(crate) fn send(&self, request: Request) -> Work<'static, Done> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.0.try_send((request, answer));
+        Box::pin(async move {
+            sent.map_err(|e| {
+                JournalError::Unavailable(match e {
+                    mpsc::error::TrySendError::Full(_) => "too many requests are waiting; try again".into(),
+                    mpsc::error::TrySendError::Closed(_) => "its writer has stopped; start actum again".into(),
+                })
+            })?;
+            answered
+                .await
+                .unwrap_or_else(|_| Err(JournalError::Unavailable("its writer has stopped; start actum again".into())))
+        })
+    }
+
+    pub(crate) fn append(&self, submission: Submission) -> Work<'static, Outcome> {
+        let done = self.send(Request::Append(submission));
+        Box::pin(async move {
+            match done.await? {
+                Done::Appended(outcome) => Ok(outcome),
+                Done::Kept => Err(JournalError::Damaged("the writer gave the answer to another question".into())),
+            }
+        })
+    }
+
+    pub(crate) fn keep_checkpoint(&self, tenant: &Tenant, size: u64, note: &str) -> Work<'static, ()> {
+        let done = self.send(Request::Checkpoint { tenant: tenant.clone(), size, note: note.to_owned() });
+        Box::pin(async move { done.await.map(|_| ()) })
+    }
+}
+
+impl Receiver {
+    /// The next batch, for a writer that is a thread; nothing once all callers are gone.
+    pub(crate) fn next_blocking(&mut self) -> Option<Batch> {
+        let first = self.0.blocking_recv()?;
+        Some(self.fill(first))
+    }
+
+    /// The next batch, for a writer that is a task.
+    pub(crate) async fn next(&mut self) -> Option<Batch> {
+        let first = self.0.recv().await?;
+        Some(self.fill(first))
+    }
+
+    fn fill(&mut self, first: (Request, Answer)) -> Batch {
+        let mut batch = Batch::default();
+        let mut next = Some(first);
+        while let Some((request, answer)) = next {
+            batch.requests.push(request);
+            batch.answers.push(answer);
+            next = if batch.requests.len() < BATCH_ENTRIES_MAX { self.0.try_recv().ok() } else { None };
+        }
+        batch
+    }
+}

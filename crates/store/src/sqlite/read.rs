@@ -1,0 +1,261 @@
+//! Reading: a few threads with a connection each, so that neither the writer nor a caller's task ever waits for them.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, mpsc};
+
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+use actum_ledger::append::Log;
+use actum_ledger::coherence::{Dependency, Found};
+use actum_ledger::draft::Submission;
+use actum_ledger::entry::Entry;
+use actum_ledger::event::{self, Coherence, State};
+use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
+use actum_ledger::merkle::{Frontier, Node};
+use actum_ledger::time;
+use actum_ledger::verify::Row;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use tokio::sync::oneshot;
+
+use super::{Sqlite, failed, open};
+use crate::queue::Sender;
+use crate::tree;
+
+const READERS: usize = 2;
+
+/// Questions that may wait for a reader.
+const QUESTIONS_MAX: usize = 1_024;
+
+type Question = Box<dyn FnOnce(&mut Connection) + Send>;
+
+#[derive(Debug)]
+pub(super) struct Readers(mpsc::SyncSender<Question>);
+
+impl Readers {
+    pub(super) fn start(path: &Path) -> Result<Self, JournalError> {
+        let (sender, receiver) = mpsc::sync_channel::<Question>(QUESTIONS_MAX);
+        let receiver = Arc::new(Mutex::new(receiver));
+        for n in 0..READERS {
+            let mut connection = open::connect(path)?;
+            connection.pragma_update(None, "query_only", true).map_err(failed)?;
+            let receiver = Arc::clone(&receiver);
+            let run = move || {
+                // The lock is held only to take the next question, not while answering it.
+                while let Ok(question) = { receiver.lock().map_or(Err(mpsc::RecvError), |r| r.recv()) } {
+                    question(&mut connection);
+                }
+            };
+            std::thread::Builder::new()
+                .name(format!("actum-store-reader-{n}"))
+                .spawn(run)
+                .map_err(|e| JournalError::Unavailable(format!("cannot start a reader: {e}")))?;
+        }
+        Ok(Self(sender))
+    }
+
+    /// Asks on a reader's connection, within one snapshot of the database.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> Result<T, JournalError> + Send + 'static,
+    ) -> Work<'static, T> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.0.try_send(Box::new(move |connection| {
+            let result = connection.transaction().map_err(failed).and_then(|tx| question(&tx));
+            let _ = answer.send(result);
+        }));
+        Box::pin(async move {
+            sent.map_err(|_| JournalError::Unavailable("too many questions are waiting; try again".into()))?;
+            answered.await.unwrap_or_else(|_| Err(JournalError::Unavailable("its readers have stopped".into())))
+        })
+    }
+}
+
+impl Journal for Sqlite {
+    fn append(&self, submission: Submission) -> Work<'static, Outcome> {
+        self.sender().map_or_else(closed, |s| s.append(submission))
+    }
+
+    fn entry<'a>(&'a self, tenant: &'a Tenant, id: &'a str) -> Work<'a, Option<Vec<u8>>> {
+        let (tenant, id) = (tenant.clone(), id.to_owned());
+        self.readers.ask(move |c| entry(c, &tenant, &id).map_err(failed))
+    }
+
+    fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>> {
+        let tenant = tenant.clone();
+        self.readers.ask(move |c| rows(c, &tenant, &range).map_err(failed))
+    }
+
+    fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log> {
+        let tenant = tenant.clone();
+        self.readers.ask(move |c| log(c, &tenant))
+    }
+
+    fn nodes<'a>(&'a self, tenant: &'a Tenant, wanted: &'a [Node]) -> Work<'a, Vec<Digest>> {
+        let (tenant, wanted) = (tenant.clone(), wanted.to_vec());
+        self.readers.ask(move |c| wanted.iter().map(|n| node(c, &tenant, *n)).collect())
+    }
+
+    fn lineage<'a>(&'a self, tenant: &'a Tenant, ids: &'a [String]) -> Work<'a, Vec<Dependency>> {
+        let (tenant, ids) = (tenant.clone(), ids.to_vec());
+        self.readers.ask(move |c| ids.into_iter().map(|id| dependency(c, &tenant, id)).collect())
+    }
+
+    fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()> {
+        self.sender().map_or_else(closed, |s| s.keep_checkpoint(tenant, size, note))
+    }
+
+    fn checkpoints<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<String>> {
+        let tenant = tenant.clone();
+        self.readers.ask(move |c| {
+            let sql = "SELECT note FROM checkpoint WHERE tenant = ?1 ORDER BY size";
+            let mut statement = c.prepare_cached(sql).map_err(failed)?;
+            let notes = statement.query_map(params![tenant.as_str()], |row| row.get(0)).map_err(failed)?;
+            notes.collect::<Result<_, _>>().map_err(failed)
+        })
+    }
+
+    fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>> {
+        let tenant = tenant.map(|t| t.as_str().to_owned());
+        self.readers.ask(move |c| dead_letters(c, tenant, limit).map_err(failed))
+    }
+
+    fn tenants(&self) -> Work<'_, Vec<Tenant>> {
+        self.readers.ask(|c| tenants(c).map_err(failed))
+    }
+
+    fn store_id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Sqlite {
+    fn sender(&self) -> Option<&Sender> {
+        self.sender.as_ref()
+    }
+}
+
+fn closed<T>() -> Work<'static, T> {
+    Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) })
+}
+
+fn entry(c: &Connection, tenant: &Tenant, id: &str) -> rusqlite::Result<Option<Vec<u8>>> {
+    let sql = "SELECT body FROM ledger_entry WHERE tenant = ?1 AND id = ?2";
+    c.prepare_cached(sql)?.query_row(params![tenant.as_str(), id], |row| row.get(0)).optional()
+}
+
+pub(super) fn rows(c: &Connection, tenant: &Tenant, range: &Range) -> rusqlite::Result<Vec<Row>> {
+    let sql = if range.backwards {
+        "SELECT seq, id, hash, body FROM ledger_entry
+         WHERE tenant = ?1 AND seq < ?2 AND (?3 IS NULL OR type = ?3) ORDER BY seq DESC LIMIT ?4"
+    } else {
+        "SELECT seq, id, hash, body FROM ledger_entry
+         WHERE tenant = ?1 AND seq >= ?2 AND (?3 IS NULL OR type = ?3) ORDER BY seq LIMIT ?4"
+    };
+    let from = i64::try_from(range.from).unwrap_or(i64::MAX);
+    let mut statement = c.prepare_cached(sql)?;
+    let rows = statement.query_map(params![tenant.as_str(), from, range.kind, range.limit as i64], |row| {
+        Ok(Row { seq: row.get::<_, i64>(0)? as u64, id: row.get(1)?, hash: bytes(row, 2)?, body: bytes(row, 3)? })
+    })?;
+    rows.collect()
+}
+
+/// The bytes of a column, whatever type a stranger's hand may have given it.
+fn bytes(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+    use rusqlite::types::ValueRef;
+    Ok(match row.get_ref(column)? {
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
+        _ => Vec::new(),
+    })
+}
+
+pub(super) fn log(c: &Connection, tenant: &Tenant) -> Result<Log, JournalError> {
+    let sql = "SELECT size, head, frontier FROM ledger_log WHERE tenant = ?1";
+    let mut statement = c.prepare_cached(sql).map_err(failed)?;
+    let found = statement
+        .query_row(params![tenant.as_str()], |row| Ok((row.get::<_, i64>(0)? as u64, bytes(row, 1)?, bytes(row, 2)?)))
+        .optional()
+        .map_err(failed)?;
+    let Some((size, head, frontier)) = found else { return Ok(Log::default()) };
+    let parts = Frontier::from_bytes(size, &frontier).zip(Digest::from_slice(&head));
+    let (frontier, head) = parts.ok_or_else(|| {
+        JournalError::Damaged(format!("the head of {tenant}'s log is broken: run `actum store rebuild`"))
+    })?;
+    Ok(Log { frontier, head })
+}
+
+fn node(c: &Connection, tenant: &Tenant, wanted: Node) -> Result<Digest, JournalError> {
+    let stretch = tree::stretch(wanted);
+    let sql = match stretch.level {
+        0 => "SELECT hash FROM ledger_entry WHERE tenant = ?1 AND ?2 = 0 AND seq >= ?3 AND seq < ?4 ORDER BY seq",
+        _ => "SELECT hash FROM ledger_node WHERE tenant = ?1 AND level = ?2 AND idx >= ?3 AND idx < ?4 ORDER BY idx",
+    };
+    let mut statement = c.prepare_cached(sql).map_err(failed)?;
+    let end = stretch.first + stretch.count;
+    let values = params![tenant.as_str(), stretch.level, stretch.first as i64, end as i64];
+    let hashes = statement.query_map(values, |row| bytes(row, 0)).map_err(failed)?;
+    tree::node(stretch, hashes.collect::<Result<_, _>>().map_err(failed)?)
+}
+
+fn dependency(c: &Connection, tenant: &Tenant, id: String) -> Result<Dependency, JournalError> {
+    let Some(body) = entry(c, tenant, &id).map_err(failed)? else { return Ok(Dependency { id, found: None }) };
+    let entry = Entry::open(&body).map_err(|e| JournalError::Damaged(format!("entry {id}: {e}")))?;
+    let mut superseded_by = superseders(c, tenant, &id).map_err(failed)?;
+    let mut coherence = None;
+    if entry.kind == event::TYPE {
+        coherence = entry.payload["coherenceStatus"].as_str().and_then(Coherence::named);
+        let execution = entry.payload["executionId"].as_str().unwrap_or_default();
+        let robot = entry.robot.as_deref().unwrap_or_default();
+        superseded_by.extend(later_success(c, tenant, robot, execution, entry.seq).map_err(failed)?);
+    }
+    let created_at = time::parse(&entry.created_at).map_err(|e| JournalError::Damaged(format!("entry {id}: {e}")))?;
+    let found = Found { kind: entry.kind, state: entry.state, coherence, created_at, superseded_by };
+    Ok(Dependency { id, found: Some(found) })
+}
+
+type Superseder = (String, jiff::Timestamp);
+
+fn superseders(c: &Connection, tenant: &Tenant, id: &str) -> rusqlite::Result<Vec<Superseder>> {
+    let sql = "SELECT by_id, by_created_ns FROM superseded WHERE tenant = ?1 AND id = ?2 ORDER BY by_created_ns, by_id";
+    let mut statement = c.prepare_cached(sql)?;
+    let rows = statement
+        .query_map(params![tenant.as_str(), id], |row| Ok((row.get(0)?, time::from_nanoseconds(row.get(1)?))))?;
+    rows.collect()
+}
+
+fn later_success(
+    c: &Connection,
+    tenant: &Tenant,
+    robot: &str,
+    execution: &str,
+    seq: u64,
+) -> rusqlite::Result<Option<Superseder>> {
+    let sql =
+        "SELECT e.id, e.created_ns FROM execution x JOIN ledger_entry e ON e.tenant = x.tenant AND e.seq = x.last_seq
+               WHERE x.tenant = ?1 AND x.robot = ?2 AND x.execution = ?3 AND x.state = ?4 AND x.last_seq > ?5";
+    let values = params![tenant.as_str(), robot, execution, State::Succeeded.word(), seq as i64];
+    c.prepare_cached(sql)?.query_row(values, |row| Ok((row.get(0)?, time::from_nanoseconds(row.get(1)?)))).optional()
+}
+
+fn dead_letters(c: &Connection, tenant: Option<String>, limit: usize) -> rusqlite::Result<Vec<DeadLetter>> {
+    let sql = "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter
+               WHERE tenant IS ?1 ORDER BY n DESC LIMIT ?2";
+    let mut statement = c.prepare_cached(sql)?;
+    let rows = statement.query_map(params![tenant, limit as i64], |row| {
+        let recorded_at = time::from_nanoseconds(row.get(1)?);
+        Ok(DeadLetter {
+            tenant: row.get(0)?,
+            recorded_at,
+            code: row.get(2)?,
+            refusal: row.get(3)?,
+            document: bytes(row, 4)?,
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn tenants(c: &Connection) -> rusqlite::Result<Vec<Tenant>> {
+    let sql = "SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
+    let mut statement = c.prepare_cached(sql)?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0))?;
+    names.filter_map(|name| name.map(|n| Tenant::new(n).ok()).transpose()).collect()
+}

@@ -1,0 +1,68 @@
+//! The rows an append leaves behind. Also used to make projections anew, then on tables that stand in for them.
+
+use actum_ledger::append::{Appended, Log};
+use actum_ledger::event::Event;
+use rusqlite::{Connection, params};
+
+use crate::batch::{DEAD_LETTERS_MAX, Letter};
+
+pub(super) fn insert_entry(connection: &Connection, entry: &Appended) -> rusqlite::Result<()> {
+    let sql =
+        "INSERT INTO ledger_entry (tenant, seq, id, type, created_ns, hash, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    connection.prepare_cached(sql)?.execute(params![
+        entry.tenant.as_str(),
+        entry.seq as i64,
+        entry.id,
+        entry.kind,
+        entry.created_ns,
+        entry.hash.0,
+        entry.body.as_slice(),
+    ])?;
+    Ok(())
+}
+
+/// What one entry changes in the projections, but for the head of the log.
+pub(super) fn project(connection: &Connection, entry: &Appended) -> rusqlite::Result<()> {
+    let tenant = entry.tenant.as_str();
+    if let Some(Event { robot, execution, state, attempt, .. }) = &entry.event {
+        let sql =
+            "INSERT INTO execution (tenant, robot, execution, state, attempt, last_seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                   ON CONFLICT (tenant, robot, execution) DO UPDATE
+                   SET state = excluded.state, attempt = excluded.attempt, last_seq = excluded.last_seq";
+        let attempt = *attempt as i64;
+        let values = params![tenant, robot, execution, state.word(), attempt, entry.seq as i64];
+        connection.prepare_cached(sql)?.execute(values)?;
+    }
+    for id in &entry.supersedes {
+        let sql = "INSERT INTO superseded (tenant, id, by_id, by_created_ns) VALUES (?1, ?2, ?3, ?4)";
+        connection.prepare_cached(sql)?.execute(params![tenant, id, entry.id, entry.created_ns])?;
+    }
+    for (node, hash) in &entry.nodes {
+        let sql = "INSERT INTO ledger_node (tenant, level, idx, hash) VALUES (?1, ?2, ?3, ?4)";
+        connection.prepare_cached(sql)?.execute(params![tenant, node.level, node.index as i64, hash.0])?;
+    }
+    Ok(())
+}
+
+pub(super) fn put_log(connection: &Connection, tenant: &str, log: &Log) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO ledger_log (tenant, size, head, frontier) VALUES (?1, ?2, ?3, ?4)
+               ON CONFLICT (tenant) DO UPDATE SET size = excluded.size, head = excluded.head, frontier = excluded.frontier";
+    let values = params![tenant, log.frontier.size() as i64, log.head.0, log.frontier.to_bytes()];
+    connection.prepare_cached(sql)?.execute(values)?;
+    Ok(())
+}
+
+pub(super) fn insert_letter(connection: &Connection, letter: &Letter, recorded_ns: i64) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let Letter { tenant, code, refusal, document } = letter;
+    connection.prepare_cached(sql)?.execute(params![tenant, recorded_ns, code, refusal, document])?;
+    Ok(())
+}
+
+/// Makes room: only the newest letters of a tenant are kept.
+pub(super) fn trim_letters(connection: &Connection, tenant: Option<&str>) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM dead_letter WHERE tenant IS ?1 AND n <=
+               (SELECT n FROM dead_letter WHERE tenant IS ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)";
+    connection.prepare_cached(sql)?.execute(params![tenant, DEAD_LETTERS_MAX])?;
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! One suite, every store: memory as the reference, SQLite, PostgreSQL.
+
+use std::sync::Arc;
+
+use actum_store::{Location, Older, Store, open};
+use actum_testkit::conformance;
+use actum_testkit::folder::Folder;
+use actum_testkit::memory::Memory;
+use actum_testkit::postgres::shared_url;
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+async fn store(location: &Location) -> Arc<dyn Store> {
+    open(location, Older::Migrate).await.unwrap()
+}
+
+/// What every store must do beyond the journal: its projections are what the journal yields, and it can be copied.
+async fn upkeep(store: Arc<dyn Store>) {
+    assert!(store.check_database().await.unwrap().ok);
+    for replace in [false, true] {
+        for projection in store.projections(replace).await.unwrap() {
+            assert_eq!(projection.differing, 0, "{projection:?}");
+            assert!(projection.rows > 0, "{projection:?}");
+        }
+    }
+    let folder = Folder::new();
+    let copy = folder.join("copy.db");
+    store.backup(&copy).await.unwrap();
+    assert!(store.backup(&copy).await.unwrap_err().to_string().contains("exists already"));
+    let copied = self::store(&Location::Sqlite(copy)).await;
+    assert_eq!(copied.store_id(), store.store_id());
+    assert_eq!(copied.tenants().await.unwrap(), store.tenants().await.unwrap());
+    for tenant in store.tenants().await.unwrap() {
+        assert_eq!(copied.log(&tenant).await.unwrap(), store.log(&tenant).await.unwrap());
+        assert_eq!(copied.checkpoints(&tenant).await.unwrap(), store.checkpoints(&tenant).await.unwrap());
+        let letters = store.dead_letters(Some(&tenant), 100).await.unwrap();
+        assert_eq!(copied.dead_letters(Some(&tenant), 100).await.unwrap(), letters);
+    }
+    assert!(copied.projections(false).await.unwrap().iter().all(|p| p.differing == 0));
+}
+
+#[test]
+fn memory() {
+    block_on(conformance::journal(Arc::new(Memory::default())));
+}
+
+#[test]
+fn sqlite() {
+    let folder = Folder::new();
+    let location = Location::Sqlite(folder.join("actum.db"));
+    block_on(async {
+        let first = store(&location).await;
+        conformance::journal(Arc::<dyn Store>::clone(&first)).await;
+        upkeep(first).await;
+        // Another opening finds the same store.
+        let again = store(&location).await;
+        assert_eq!(again.tenants().await.unwrap().len(), 6);
+    });
+}
+
+#[test]
+fn postgres() {
+    let location = Location::Postgres(shared_url());
+    block_on(async {
+        let first = store(&location).await;
+        conformance::journal(Arc::<dyn Store>::clone(&first)).await;
+        upkeep(first).await;
+        let again = store(&location).await;
+        assert_eq!(again.tenants().await.unwrap().len(), 6);
+    });
+}

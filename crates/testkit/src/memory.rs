@@ -1,0 +1,163 @@
+//! A journal in memory: the same decisions, no database. The reference the stores are compared with.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+use actum_ledger::append::{Appended, Book, Decision, Log};
+use actum_ledger::coherence::{Dependency, Found};
+use actum_ledger::draft::{Rejection, Submission};
+use actum_ledger::entry::Entry;
+use actum_ledger::event::{self, Coherence, State};
+use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
+use actum_ledger::merkle::{Node, join};
+use actum_ledger::time;
+use actum_ledger::verify::Row;
+use jiff::Timestamp;
+use serde_json::json;
+
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<Content>);
+
+#[derive(Debug, Default)]
+struct Content {
+    book: Book,
+    entries: BTreeMap<Tenant, Vec<Appended>>,
+    checkpoints: BTreeMap<(Tenant, u64), String>,
+    letters: Vec<DeadLetter>,
+    fresh: u64,
+}
+
+fn answer<T: Send + 'static>(value: T) -> Work<'static, T> {
+    Box::pin(async move { Ok(value) })
+}
+
+impl Content {
+    fn append(&mut self, submission: Submission) -> Outcome {
+        let now = Timestamp::now();
+        let draft = match submission {
+            Submission::Rejected(rejection) => return self.refuse(*rejection, now),
+            Submission::Draft(draft) => draft,
+        };
+        self.fresh += 1;
+        let fresh = format!("fresh-{}", self.fresh);
+        match self.book.decide(&draft, || fresh, now) {
+            Decision::Append(appended) => {
+                let outcome = Outcome::Created { id: appended.id.clone(), seq: appended.seq };
+                self.entries.entry(appended.tenant.clone()).or_default().push(*appended);
+                outcome
+            }
+            Decision::Idempotent { id, seq } => Outcome::Idempotent { id, seq },
+            Decision::Refuse(refusal) => self.refuse(draft.rejected(refusal), now),
+        }
+    }
+
+    fn refuse(&mut self, rejection: Rejection, recorded_at: Timestamp) -> Outcome {
+        let Rejection { tenant, refusal, document } = rejection;
+        self.letters.push(DeadLetter {
+            tenant: tenant.map(|t| t.to_string()),
+            recorded_at,
+            code: refusal.code.name().into(),
+            refusal: json!({"message": refusal.message, "details": refusal.details()}).to_string(),
+            document,
+        });
+        Outcome::Refused(refusal)
+    }
+
+    fn of(&self, tenant: &Tenant) -> &[Appended] {
+        self.entries.get(tenant).map_or(&[], Vec::as_slice)
+    }
+
+    fn dependency(&self, tenant: &Tenant, id: &str) -> Dependency {
+        let all = self.of(tenant);
+        let found = all.iter().find(|e| e.id == id).map(|this| {
+            let entry = Entry::open(&this.body).expect("our own entry");
+            let at = |e: &Appended| (e.id.clone(), time::from_nanoseconds(e.created_ns));
+            let mut superseded_by: Vec<_> =
+                all.iter().filter(|e| e.supersedes.iter().any(|s| s == id)).map(at).collect();
+            superseded_by.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+            if let Some(event) = &this.event {
+                superseded_by.extend(all.iter().filter(|e| e.seq > this.seq).filter_map(|later| {
+                    let other = later.event.as_ref()?;
+                    let same = (&other.robot, &other.execution) == (&event.robot, &event.execution);
+                    (same && other.state == State::Succeeded).then(|| at(later))
+                }));
+            }
+            let is_event = entry.kind == event::TYPE;
+            let coherence = entry.payload["coherenceStatus"].as_str().filter(|_| is_event).and_then(Coherence::named);
+            let created_at = time::from_nanoseconds(this.created_ns);
+            Found { kind: entry.kind, state: entry.state, coherence, created_at, superseded_by }
+        });
+        Dependency { id: id.to_owned(), found }
+    }
+}
+
+impl Memory {
+    fn with<T: Send + 'static>(&self, ask: impl FnOnce(&mut Content) -> T) -> Work<'static, T> {
+        answer(ask(&mut self.0.lock().expect("nobody panics while holding it")))
+    }
+}
+
+impl Journal for Memory {
+    fn append(&self, submission: Submission) -> Work<'static, Outcome> {
+        self.with(|s| s.append(submission))
+    }
+
+    fn entry<'a>(&'a self, tenant: &'a Tenant, id: &'a str) -> Work<'a, Option<Vec<u8>>> {
+        self.with(|s| s.of(tenant).iter().find(|e| e.id == id).map(|e| e.body.to_vec()))
+    }
+
+    fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>> {
+        let row = |e: &Appended| Row { seq: e.seq, id: e.id.clone(), hash: e.hash.0.to_vec(), body: e.body.to_vec() };
+        let wanted = |e: &&Appended| range.kind.as_ref().is_none_or(|k| *k == e.kind);
+        self.with(|s| {
+            let all = s.of(tenant).iter().filter(wanted);
+            match range.backwards {
+                true => all.rev().filter(|e| e.seq < range.from).take(range.limit).map(row).collect(),
+                false => all.filter(|e| e.seq >= range.from).take(range.limit).map(row).collect(),
+            }
+        })
+    }
+
+    fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log> {
+        self.with(|s| s.book.logs().find(|(t, _)| *t == tenant).map(|(_, log)| log.clone()).unwrap_or_default())
+    }
+
+    fn nodes<'a>(&'a self, tenant: &'a Tenant, nodes: &'a [Node]) -> Work<'a, Vec<Digest>> {
+        let found: Option<Vec<_>> = {
+            let state = self.0.lock().expect("nobody panics while holding it");
+            let hashes: Vec<_> = state.of(tenant).iter().map(|e| e.hash).collect();
+            let range = |n: &Node| (n.index << n.level) as usize..((n.index + 1) << n.level) as usize;
+            nodes.iter().map(|n| hashes.get(range(n)).and_then(|h| join(h.to_vec()))).collect()
+        };
+        Box::pin(async move { found.ok_or_else(|| JournalError::Damaged("no such node".into())) })
+    }
+
+    fn lineage<'a>(&'a self, tenant: &'a Tenant, ids: &'a [String]) -> Work<'a, Vec<Dependency>> {
+        self.with(|s| ids.iter().map(|id| s.dependency(tenant, id)).collect())
+    }
+
+    fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()> {
+        self.with(|s| {
+            s.checkpoints.insert((tenant.clone(), size), note.to_owned());
+        })
+    }
+
+    fn checkpoints<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<String>> {
+        self.with(|s| s.checkpoints.iter().filter(|((t, _), _)| t == tenant).map(|(_, note)| note.clone()).collect())
+    }
+
+    fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>> {
+        let tenant = tenant.map(|t| t.as_str().to_owned());
+        self.with(|s| s.letters.iter().rev().filter(|l| l.tenant == tenant).take(limit).cloned().collect())
+    }
+
+    fn tenants(&self) -> Work<'_, Vec<Tenant>> {
+        self.with(|s| s.entries.keys().cloned().collect())
+    }
+
+    fn store_id(&self) -> &str {
+        "memory"
+    }
+}

@@ -1,0 +1,41 @@
+//! `cargo xtask bench AREA`: runs the benchmarks of one area with the servers they need.
+//! It never judges the numbers.
+
+use crate::postgres::{Cluster, SHARED_CLUSTER};
+use crate::{install, program};
+
+struct Area {
+    name: &'static str,
+    package: &'static str,
+    bench: &'static str,
+    /// Whether a throwaway PostgreSQL is started and announced to the benchmark.
+    postgres: bool,
+}
+
+const AREAS: &[Area] = &[Area { name: "ledger", package: "actum", bench: "ledger", postgres: true }];
+
+pub(crate) fn run(words: &[&str]) -> Result<(), String> {
+    let known = || AREAS.iter().map(|area| area.name).collect::<Vec<_>>().join(", ");
+    let (name, arguments) = words.split_first().ok_or_else(|| format!("name an area: {}", known()))?;
+    let area = AREAS.iter().find(|area| area.name == *name);
+    let area = area.ok_or_else(|| format!("there is no area `{name}`; the known ones: {}", known()))?;
+    let mut command = program::cargo();
+    command.args(["bench", "--locked", "-p", area.package, "--bench", area.bench, "--"]).args(arguments);
+    if !area.postgres {
+        return program::run(&mut command);
+    }
+    install::missing()?;
+    let cluster = Cluster::try_start()?;
+    program::run(command.env(SHARED_CLUSTER, cluster.url("postgres")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_area_is_answered_with_the_known_ones() {
+        assert_eq!(run(&["nosuch"]).unwrap_err(), "there is no area `nosuch`; the known ones: ledger");
+        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger");
+    }
+}

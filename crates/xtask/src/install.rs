@@ -1,0 +1,78 @@
+//! What a fresh machine lacks, as a table; `test` and `bench` call it first. It never installs what is already there
+//! and never builds from source what the system can provide.
+
+use crate::{postgres, program};
+use std::process::Command;
+
+struct Need {
+    name: &'static str,
+    present: fn() -> bool,
+    source: Source,
+}
+
+enum Source {
+    /// A package of the system, where there is apt-get.
+    System(&'static str),
+    /// A component of the Rust toolchain in use.
+    Toolchain(&'static str),
+}
+
+/// One row for each thing beyond cargo and a linker, which this program itself already needed.
+const NEEDS: &[Need] = &[
+    Need {
+        name: "PostgreSQL server",
+        present: || postgres::find_binaries().is_some(),
+        source: Source::System("postgresql"),
+    },
+    Need {
+        name: "rustfmt",
+        present: || program::succeeds(program::cargo().args(["fmt", "--version"])),
+        source: Source::Toolchain("rustfmt"),
+    },
+    Need {
+        name: "clippy",
+        present: || program::succeeds(program::cargo().args(["clippy", "--version"])),
+        source: Source::Toolchain("clippy"),
+    },
+];
+
+/// Installs every missing row; asks the system's package lists to be renewed at most once.
+pub(crate) fn missing() -> Result<(), String> {
+    let mut packages = Vec::new();
+    for need in NEEDS.iter().filter(|need| !(need.present)()) {
+        println!("{} is missing", need.name);
+        match need.source {
+            Source::System(package) => packages.push(package),
+            Source::Toolchain(component) => {
+                program::run(Command::new("rustup").args(["component", "add", component]))?;
+            }
+        }
+    }
+    if !packages.is_empty() {
+        install_packages(&packages)?;
+    }
+    match NEEDS.iter().find(|need| !(need.present)()) {
+        Some(need) => Err(format!("{} is still missing after its installation: look at the output above", need.name)),
+        None => Ok(()),
+    }
+}
+
+fn install_packages(packages: &[&str]) -> Result<(), String> {
+    let by_hand = format!("install {} by hand, then run `cargo xtask test` again", packages.join(" and "));
+    if !program::succeeds(Command::new("apt-get").arg("--version")) {
+        return Err(format!("there is no apt-get on this machine: {by_hand}"));
+    }
+    let is_root = program::output(Command::new("id").arg("-u"))?.trim() == "0";
+    if !is_root && !program::succeeds(Command::new("sudo").arg("--version")) {
+        return Err(format!("neither root nor sudo: {by_hand}"));
+    }
+    let apt_get = |arguments: &[&str]| {
+        let mut command = if is_root { Command::new("env") } else { Command::new("sudo") };
+        if !is_root {
+            command.arg("env");
+        }
+        program::run(command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(arguments))
+    };
+    apt_get(&["update"])?;
+    apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
+}

@@ -1,0 +1,58 @@
+//! The workshop, called as `cargo xtask VERB`: everything a change needs before it is handed in.
+//! It is never part of the product and no product crate may depend on it.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
+
+mod bench;
+mod error_pages;
+mod fuzz;
+mod generate;
+mod install;
+#[path = "../../testkit/src/postgres.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "the whole file is testkit's; the workshop uses a part of it"))]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod postgres;
+mod program;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask VERB
+
+  test                   install what is missing, then run every check and test
+  tidy                   check the rules of the house that no compiler knows
+  generate [--check]     write (or compare) schemas, the CLI reference and the error pages
+  bench AREA [ARGS…]     run the benchmarks of an area; without AREA, list them
+  fuzz [--seconds N]     run every fuzz target for N seconds (60)
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = match *words {
+        ["test"] => return if test::run() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        ["tidy"] => tidy::run(),
+        ["generate"] => generate::write(),
+        ["generate", "--check"] => generate::check(),
+        ["bench", ref rest @ ..] => bench::run(rest),
+        ["fuzz"] => fuzz::run(fuzz::SECONDS_DEFAULT),
+        ["fuzz", "--seconds", seconds] => match seconds.parse() {
+            Ok(seconds) => fuzz::run(seconds),
+            Err(_) => return usage(),
+        },
+        _ => return usage(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::from(2)
+}
