@@ -1,1 +1,46 @@
-fn main() {}
+//! The binary: composition root, exit codes, and nothing else. Every verb lives in `command/`.
+
+mod args;
+mod command;
+mod document;
+mod failure;
+mod key;
+mod project;
+mod reference;
+mod ui;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let parsed = match args::parse(&arguments) {
+        Ok(parsed) => parsed,
+        Err(code) => return code,
+    };
+    #[cfg(debug_assertions)]
+    stop_at_crash_point();
+    let mut out = ui::Out::new(&parsed.global);
+    match command::run(parsed, &mut out) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => out.fail(&failure),
+    }
+}
+
+/// For tests: stands still for good at the n-th passing of a named place (`ACTUM_CRASH_AT=name#n`), to be killed there.
+#[cfg(debug_assertions)]
+fn stop_at_crash_point() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let Ok(wanted) = std::env::var("ACTUM_CRASH_AT") else { return };
+    let (name, nth) = wanted.split_once('#').unwrap_or((&wanted, "1"));
+    let (name, nth): (String, usize) = (name.to_owned(), nth.parse().unwrap_or(1));
+    let passed = AtomicUsize::new(0);
+    actum_store::arm(Box::new(move |place| {
+        if place == name && passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
+            ui::note(&format!("crash point {place}"));
+            loop {
+                std::thread::park();
+            }
+        }
+    }));
+}

@@ -435,6 +435,8 @@ pub struct BadField {
     pub variable: Option<&'static str>,
 }
 
+const NO_SUCH_FIELD: &str = "no such field";
+
 impl BadField {
     fn new(field: &str, value: impl Into<String>, expected: impl Into<String>) -> Self {
         Self { field: field.to_owned(), value: value.into(), expected: expected.into(), variable: None }
@@ -452,9 +454,9 @@ impl BadField {
         let closest = Field::all().map(Field::name).min_by_key(|known| distance(name, known));
         let expected = match closest {
             Some(known) if distance(name, known) <= 1 + known.len() / 4 => {
-                format!("no such field; did you mean {known}?")
+                format!("{NO_SUCH_FIELD}; did you mean {known}?")
             }
-            _ => "no such field".to_owned(),
+            _ => NO_SUCH_FIELD.to_owned(),
         };
         Self::new(name, value, expected)
     }
@@ -474,6 +476,9 @@ impl BadField {
 
 impl fmt::Display for BadField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(advice) = self.expected.strip_prefix(NO_SUCH_FIELD) {
+            return write!(f, "{} is no field of an execution config{advice}", self.field);
+        }
         write!(f, "{} is {}", self.field, self.value)?;
         if let Some(variable) = self.variable {
             write!(f, " (from {variable})")?;
@@ -547,7 +552,7 @@ mod tests {
         assert!(text.contains("plannerTimeoutMs is 999, expected a whole number from 1000 to 300000"), "{text}");
         assert!(text.contains("lightValidationMode is \"Warn\", expected off, warn or enforce"), "{text}");
         assert!(
-            text.contains("plannerTimeoutMS is 1000, expected no such field; did you mean plannerTimeoutMs?"),
+            text.contains("plannerTimeoutMS is no field of an execution config; did you mean plannerTimeoutMs?"),
             "{text}"
         );
         assert!(text.contains("schemaVersion is 2, expected exactly 1"), "{text}");

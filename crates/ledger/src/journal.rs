@@ -41,7 +41,7 @@ pub trait Journal: Send + Sync {
 
     fn checkpoints<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<String>>;
 
-    /// Refused documents, newest first. Those that name no tenant are found under none.
+    /// Refused documents, newest first: a tenant's, or for the operator all, also those that name no tenant.
     fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>>;
 
     /// Whose ledgers there are; for the operator of the store.

@@ -150,7 +150,9 @@ impl Journal for Memory {
 
     fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>> {
         let tenant = tenant.map(|t| t.as_str().to_owned());
-        self.with(|s| s.letters.iter().rev().filter(|l| l.tenant == tenant).take(limit).cloned().collect())
+        self.with(|s| {
+            s.letters.iter().rev().filter(|l| tenant.is_none() || l.tenant == tenant).take(limit).cloned().collect()
+        })
     }
 
     fn tenants(&self) -> Work<'_, Vec<Tenant>> {

@@ -109,7 +109,7 @@ impl Journal for Postgres {
     fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>> {
         Box::pin(async move {
             let sql = "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter
-                       WHERE tenant IS NOT DISTINCT FROM $1 ORDER BY n DESC LIMIT $2";
+                       WHERE $1::text IS NULL OR tenant = $1 ORDER BY n DESC LIMIT $2";
             let found = self.query(sql, &[&tenant.map(Tenant::as_str), &(limit as i64)]).await?;
             Ok(found.iter().map(letter).collect())
         })
@@ -117,7 +117,13 @@ impl Journal for Postgres {
 
     fn tenants(&self) -> Work<'_, Vec<Tenant>> {
         Box::pin(async move {
-            let sql = "SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
+            // From name to name through the index; the journal is asked because the list of logs is a projection.
+            let sql = "WITH RECURSIVE journal (tenant) AS (
+                           SELECT min(tenant) FROM ledger_entry UNION ALL
+                           SELECT (SELECT min(e.tenant) FROM ledger_entry e WHERE e.tenant > journal.tenant) FROM journal
+                           WHERE journal.tenant IS NOT NULL)
+                       SELECT tenant FROM journal WHERE tenant IS NOT NULL
+                       UNION SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
             let found = self.query(sql, &[]).await?;
             Ok(found.iter().filter_map(|row| Tenant::new(row.get::<_, String>(0)).ok()).collect())
         })

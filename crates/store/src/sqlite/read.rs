@@ -237,8 +237,14 @@ fn later_success(
 }
 
 fn dead_letters(c: &Connection, tenant: Option<String>, limit: usize) -> rusqlite::Result<Vec<DeadLetter>> {
-    let sql = "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter
-               WHERE tenant IS ?1 ORDER BY n DESC LIMIT ?2";
+    let sql = match &tenant {
+        Some(_) => {
+            "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter WHERE tenant = ?1 ORDER BY n DESC LIMIT ?2"
+        }
+        None => {
+            "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter WHERE ?1 IS NULL ORDER BY n DESC LIMIT ?2"
+        }
+    };
     let mut statement = c.prepare_cached(sql)?;
     let rows = statement.query_map(params![tenant, limit as i64], |row| {
         let recorded_at = time::from_nanoseconds(row.get(1)?);
@@ -254,7 +260,13 @@ fn dead_letters(c: &Connection, tenant: Option<String>, limit: usize) -> rusqlit
 }
 
 pub(super) fn tenants(c: &Connection) -> rusqlite::Result<Vec<Tenant>> {
-    let sql = "SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
+    // From name to name through the index; the journal itself is asked because the list of logs is a projection.
+    let sql = "WITH RECURSIVE journal (tenant) AS (
+                   SELECT min(tenant) FROM ledger_entry UNION ALL
+                   SELECT (SELECT min(e.tenant) FROM ledger_entry e WHERE e.tenant > journal.tenant) FROM journal
+                   WHERE journal.tenant IS NOT NULL)
+               SELECT tenant FROM journal WHERE tenant IS NOT NULL
+               UNION SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
     let mut statement = c.prepare_cached(sql)?;
     let names = statement.query_map([], |row| row.get::<_, String>(0))?;
     names.filter_map(|name| name.map(|n| Tenant::new(n).ok()).transpose()).collect()

@@ -1,0 +1,170 @@
+//! The one table of errors: code ↔ name ↔ exit code ↔ HTTP status ↔ page in `docs/errors/`.
+//!
+//! Codes and names are never renamed or reused. `cargo xtask generate` writes the pages from here.
+
+use serde_json::{Value, json};
+
+/// One kind of error that a person or a program can meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ErrorRow {
+    /// Stable, with a page of its own: `A0201`.
+    pub code: &'static str,
+    /// Stable, what programs branch on: `VALIDATION_ERROR`.
+    pub name: &'static str,
+    pub exit: u8,
+    pub status: u16,
+    pub title: &'static str,
+    pub cause: &'static str,
+    pub remedy: &'static str,
+}
+
+const fn row(
+    code: &'static str,
+    name: &'static str,
+    (exit, status): (u8, u16),
+    title: &'static str,
+    cause: &'static str,
+    remedy: &'static str,
+) -> ErrorRow {
+    ErrorRow { code, name, exit, status, title, cause, remedy }
+}
+
+/// The error with this name. Names are constants in the code, so a missing one is a mistake found by the tests.
+pub fn named(name: &str) -> &'static ErrorRow {
+    TABLE.iter().find(|row| row.name == name).unwrap_or(&TABLE[0])
+}
+
+/// `{error: {code, message, details, hint?}}`, with the page's code beside it.
+pub fn json(row: &ErrorRow, message: &str, details: &Value, hint: Option<&str>) -> Value {
+    let mut error = json!({"code": row.name, "ref": row.code, "message": message, "details": details});
+    if let Some(hint) = hint {
+        error["hint"] = json!(hint);
+    }
+    json!({ "error": error })
+}
+
+pub const INTERNAL: &str = "INTERNAL_ERROR";
+pub const USAGE: &str = "USAGE";
+pub const FILE: &str = "FILE_UNREADABLE";
+pub const INPUT: &str = "INPUT_INVALID";
+pub const CONFIG: &str = "CONFIG_INVALID";
+pub const MISMATCH: &str = "CONTRACT_MISMATCH";
+pub const UNSUPPORTED: &str = "UNSUPPORTED_CONTRACT";
+pub const NOT_FOUND: &str = "NOT_FOUND";
+pub const STORE_UNAVAILABLE: &str = "STORE_UNAVAILABLE";
+pub const STORE_UNUSABLE: &str = "STORE_UNUSABLE";
+pub const STORE_DAMAGED: &str = "STORE_DAMAGED";
+pub const LEDGER_DAMAGED: &str = "LEDGER_DAMAGED";
+pub const KEY: &str = "KEY_UNUSABLE";
+pub const CHECK_FAILED: &str = "CHECK_FAILED";
+
+#[rustfmt::skip]
+pub const TABLE: &[ErrorRow] = &[
+    row("A0000", INTERNAL, (70, 500), "Actum itself failed",
+        "A fault in Actum, not in what you gave it. Nothing was published half.",
+        "Run the command again with `-v` and report the message with the command and the version."),
+    row("A0001", USAGE, (2, 400), "The command line is not usable",
+        "A command, flag or value is unknown, missing or out of place.",
+        "Run the command with `--help`; it lists every flag with an example."),
+    row("A0002", FILE, (2, 400), "A file cannot be read or written",
+        "The file does not exist, is not readable, is too large, or its folder is missing.",
+        "Check the path and its permissions. `-` reads standard input where a command allows it."),
+    row("A0003", NOT_FOUND, (7, 404), "There is no such thing",
+        "The id is unknown in this store, or belongs to another tenant.",
+        "List what there is (`actum ledger list`), check `--store` and `--tenant`."),
+    row("A0004", CHECK_FAILED, (1, 409), "A check failed",
+        "The check ran to its end and the answer was no.",
+        "The message says which part failed and how it looks; follow its hint."),
+    row("A0101", INPUT, (2, 400), "A document is not what it should be",
+        "The text is not JSON, YAML or TOML, or breaks the strict profile of canonical JSON: a duplicate key, an integer beyond ±(2^53−1), a number that is not finite, a lone surrogate, invalid UTF-8, nesting deeper than 127 levels.",
+        "Go to the line and column of the message. Write large integers as strings."),
+    row("A0102", CONFIG, (2, 400), "An execution config has bad fields",
+        "A field is unknown, has a value of another type, or lies outside its range. Values are never clamped. Fields come from `--set`, `--config`, a work file, a request, or `ACTUM_…` variables.",
+        "`actum contract explain` shows every field with its range and where its value comes from."),
+    row("A0103", MISMATCH, (5, 409), "The stored contract is not the expected one",
+        "Either the metadata of a run is incomplete or altered, so that the recomputed contract differs, or a resume asked for a config other than the persisted one.",
+        "For a resume: drop the flags to keep the contract, `--override-execution-config` to change this run, `--fork` to start another. Altered metadata cannot be repaired: start a new run."),
+    row("A0104", UNSUPPORTED, (5, 409), "This runtime does not know the contract's versions",
+        "The run was made by a runtime with another contract schema or other policy versions. Running it here could branch differently.",
+        "Use an Actum of the version that made the run, or fork the run under the present versions."),
+    row("A0201", "VALIDATION_ERROR", (2, 400), "An entry breaks the rules of its form",
+        "A field is missing, of the wrong type, or contradicts another. `details.violations` lists all of them.",
+        "Mend every violation listed; `actum schema execution-event` describes the form."),
+    row("A0202", "IDEMPOTENCY_CONFLICT", (6, 409), "A different entry stands under the same identity",
+        "The event (execution, attempt, state) or the entry's own id is recorded already, with another payload or lineage. `details.violations` names the differing paths.",
+        "Send the same document again to get the same answer, or use a new attempt, execution or id."),
+    row("A0203", "UNKNOWN_LINEAGE", (2, 422), "A dependency cannot be found",
+        "A ledger id does not exist for that tenant, or was created after `snapshotAt`.",
+        "Append the dependency first, or take a later snapshot."),
+    row("A0204", "INVALID_TRANSITION", (6, 409), "The state machine does not allow this event",
+        "planned is followed by running; running by succeeded, failed or cancelled; failed by planned or running of a higher attempt; succeeded and cancelled by nothing. An execution begins with planned, or with failed when the gate blocks.",
+        "`actum ledger list --execution ID` shows what was recorded; go on from there or start a new execution."),
+    row("A0205", "COHERENCE_BLOCKED", (3, 409), "The coherence gate forbids this state",
+        "Inputs are stale, or partial under the policy `block`, or the execution may not go beyond planned without `dryRun`.",
+        "`actum ledger coherence ID…` says what is wrong with the inputs."),
+    row("A0206", LEDGER_DAMAGED, (1, 409), "The ledger is not what was recorded",
+        "An entry was altered, removed, moved or cut off after it was recorded, or a checkpoint does not fit. The message names the first bad entry.",
+        "Restore from a backup taken before the damage and compare: `actum store backup` copies verify on their own."),
+    row("A0301", STORE_UNAVAILABLE, (1, 503), "The store does not answer",
+        "The database cannot be reached, is locked for too long, the disk is full, or the connection broke. What was under way may or may not have been recorded.",
+        "Try again: appending the same event twice is safe. For PostgreSQL check the URL and that the server runs."),
+    row("A0302", STORE_UNUSABLE, (2, 400), "The store cannot be used by this program",
+        "The file is not an Actum store, the store was made by a newer Actum, or it is older and shared.",
+        "Name another store with `--store`, use a newer Actum, or run `actum store migrate`."),
+    row("A0303", STORE_DAMAGED, (1, 500), "The store holds something Actum did not write",
+        "A row that everything else relies on is broken.",
+        "Run `actum store check`. If only projections are broken `actum store rebuild` mends them; else restore a backup."),
+    row("A0304", KEY, (2, 400), "The signing key cannot be used",
+        "The key file is unreadable, open to other users, or not an Ed25519 private key in PKCS#8 PEM.",
+        "Restore the file, or move it away: a new key is made on the next use, and earlier signatures keep naming the old one."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_are_unique_sorted_and_well_formed() {
+        assert!(TABLE.is_sorted_by(|a, b| a.code < b.code));
+        for row in TABLE {
+            assert!(
+                row.code.len() == 5 && row.code.starts_with('A') && row.code[1..].bytes().all(|b| b.is_ascii_digit())
+            );
+            assert_eq!(TABLE.iter().filter(|r| r.name == row.name).count(), 1, "{}", row.name);
+            assert!(matches!(row.exit, 1..=8 | 70), "{}", row.name);
+            assert!((400..600).contains(&row.status));
+            assert_eq!(named(row.name), row);
+        }
+    }
+
+    #[test]
+    fn every_name_used_elsewhere_has_a_row() {
+        for name in [
+            INTERNAL,
+            USAGE,
+            FILE,
+            INPUT,
+            CONFIG,
+            MISMATCH,
+            UNSUPPORTED,
+            NOT_FOUND,
+            STORE_UNAVAILABLE,
+            STORE_UNUSABLE,
+            STORE_DAMAGED,
+            LEDGER_DAMAGED,
+            KEY,
+            CHECK_FAILED,
+        ] {
+            assert_eq!(named(name).name, name);
+        }
+    }
+
+    #[test]
+    fn the_json_form() {
+        let value = json(named(USAGE), "no such flag", &Value::Null, Some("try --help"));
+        assert_eq!(
+            value,
+            json!({"error": {"code": "USAGE", "ref": "A0001", "message": "no such flag", "details": null, "hint": "try --help"}})
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! What may be typed. Flags that every command takes may stand before or after it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use actum_api::error;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use serde_json::Value;
+
+use crate::command::{canon, completions, contract, key, ledger, schema, store};
+use crate::ui;
+
+/// Run AI agents under a contract: resolved, hashed, recorded, provable.
+#[derive(Debug, Parser)]
+#[command(name = "actum", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 bad input, 3 denied, 4 timeout, 5 contract mismatch, 6 conflict, 7 not found, 8 waiting for approval, 70 internal error"
+)]
+pub(crate) struct Parsed {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Flags of every command")]
+pub(crate) struct Global {
+    /// Print one JSON document on stdout, and errors as JSON on stderr
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// Where the store is: a SQLite file, or postgres://…
+    /// [default: .actum/actum.db in the project root]
+    #[arg(long, global = true, value_name = "URL")]
+    pub store: Option<String>,
+
+    /// Work as if started in DIR
+    #[arg(short = 'C', global = true, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+
+    /// Say only what was asked for
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+
+    /// Say what is being done
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The contract alone: resolve, hash, compare, explain, check
+    #[command(subcommand)]
+    Contract(contract::Verb),
+    /// Canonical JSON (RFC 8785) of a document, or its hash
+    Canon(canon::Canon),
+    /// The ledger alone: append, look, verify, prove
+    #[command(subcommand)]
+    Ledger(ledger::Verb),
+    /// Upkeep of the store: migrate, check, rebuild, backup
+    #[command(subcommand)]
+    Store(store::Verb),
+    /// Who signs
+    #[command(subcommand)]
+    Key(key::Verb),
+    /// JSON Schema of a document
+    Schema(schema::Schema),
+    /// Completion script for a shell
+    Completions(completions::Completions),
+    /// The reference of all commands as Markdown
+    #[command(hide = true)]
+    Reference,
+}
+
+/// Reads the command line. Help and version are printed here; a mistake becomes an error like any other.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Parsed, ExitCode> {
+    let matches = Parsed::command().try_get_matches_from(arguments);
+    matches.and_then(|m| Parsed::from_arg_matches(&m)).map_err(|e| refuse(&e, arguments))
+}
+
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    let row = error::named(error::USAGE);
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        _ if arguments.iter().any(|a| a == "--json") => {
+            let text = error.to_string();
+            let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            ui::note(&error::json(row, message, &Value::Null, Some("run the command with --help")).to_string());
+        }
+        _ => {
+            let _ = error.print();
+        }
+    }
+    ExitCode::from(row.exit)
+}

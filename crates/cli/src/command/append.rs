@@ -1,0 +1,305 @@
+//! `actum ledger append`: one document or a stream of them, answered one by one as each becomes durable.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_contract::canon::{self, Flaw};
+use actum_contract::limit::{BATCH_ENTRIES_MAX, EVENT_BYTES_MAX};
+use actum_ledger::draft::{self, Rejection, Submission};
+use actum_ledger::journal::{Outcome, Work};
+use actum_ledger::refusal::{Refusal, Violation};
+use actum_store::Store;
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Ended;
+use crate::failure::Failure;
+use crate::ui::{self, Out};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  actum ledger append event.json\n  producer | actum ledger append --json -")]
+pub(crate) struct Append {
+    /// One JSON document, or one per line; stdin if left out or -
+    #[arg(value_name = "FILE", default_value = "-", hide_default_value = true)]
+    file: PathBuf,
+}
+
+/// A document of the stream and the line on which it begins.
+struct Piece {
+    line: usize,
+    text: Vec<u8>,
+    /// The whole length; more than `text` holds if it was too long to keep.
+    bytes: usize,
+}
+
+impl Append {
+    pub(crate) async fn run(self, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
+        let name = if self.file.as_os_str() == "-" { "stdin".to_owned() } else { self.file.display().to_string() };
+        let input: Box<dyn BufRead + Send> = match self.file.as_os_str() == "-" {
+            true if ui::stdin_is_terminal() => {
+                return Err(Failure::new(error::USAGE, "there is nothing to append: name a file or pipe it in"));
+            }
+            true => Box::new(BufReader::new(io::stdin())),
+            false => Box::new(BufReader::new(open(&self.file)?)),
+        };
+        // A producer may wait for one answer before it sends the next document, so reading and answering must not
+        // wait for each other.
+        let (sender, mut pieces) = mpsc::channel::<io::Result<Piece>>(BATCH_ENTRIES_MAX);
+        std::thread::Builder::new()
+            .name("actum-append-reader".into())
+            .spawn(move || read_all(input, &|piece| sender.blocking_send(piece).is_ok()))
+            .map_err(|e| Failure::new(error::INTERNAL, format!("cannot start reading: {e}")))?;
+
+        let mut report = Report { name: name.clone(), ..Report::default() };
+        let mut waiting: VecDeque<(usize, Work<'static, Outcome>)> = VecDeque::new();
+        let mut open = true;
+        while open || !waiting.is_empty() {
+            tokio::select! {
+                piece = pieces.recv(), if open && waiting.len() < 2 * BATCH_ENTRIES_MAX => match piece {
+                    None => open = false,
+                    Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
+                    Some(Ok(piece)) => waiting.push_back((piece.line, store.append(piece.submission()))),
+                },
+                outcome = first(&mut waiting), if !waiting.is_empty() => {
+                    let line = waiting.pop_front().map_or(0, |(line, _)| line);
+                    report.take(line, outcome?, out);
+                }
+            }
+        }
+        report.finish(out)
+    }
+}
+
+async fn first(waiting: &mut VecDeque<(usize, Work<'static, Outcome>)>) -> Result<Outcome, Failure> {
+    match waiting.front_mut() {
+        Some((_, work)) => Ok(work.as_mut().await?),
+        None => Err(Failure::new(error::INTERNAL, "nothing is under way")),
+    }
+}
+
+fn open(path: &Path) -> Result<std::fs::File, Failure> {
+    std::fs::File::open(path).map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", path.display())))
+}
+
+impl Piece {
+    fn submission(self) -> Submission {
+        let mut submission = if self.bytes > EVENT_BYTES_MAX {
+            let message = format!("entry of {} bytes is larger than {EVENT_BYTES_MAX}", self.bytes);
+            let refusal = Refusal::validation(vec![Violation::at(message, 1, EVENT_BYTES_MAX + 1)]);
+            let mut document = self.text;
+            document.truncate(actum_contract::limit::DEAD_LETTER_BYTES_MAX);
+            Submission::Rejected(Box::new(Rejection { tenant: None, refusal, document }))
+        } else {
+            draft::read(&self.text, Timestamp::now())
+        };
+        // Positions count from the beginning of the stream, not of the document.
+        if let Submission::Rejected(rejection) = &mut submission {
+            for violation in &mut rejection.refusal.violations {
+                violation.line = violation.line.map(|line| line + self.line - 1);
+            }
+        }
+        submission
+    }
+}
+
+/// Splits the input into documents: one per line, unless its first line is the beginning of a longer document.
+fn read_all(mut input: Box<dyn BufRead + Send>, send: &dyn Fn(io::Result<Piece>) -> bool) {
+    let mut line = 0;
+    let mut held: Vec<Piece> = Vec::new();
+    let mut undecided = true;
+    loop {
+        let piece = match read_line(&mut input) {
+            Ok(None) => break,
+            Ok(Some((text, bytes))) => {
+                line += 1;
+                Piece { line, text, bytes }
+            }
+            Err(e) => {
+                send(Err(e));
+                return;
+            }
+        };
+        if piece.text.iter().all(u8::is_ascii_whitespace) && held.is_empty() {
+            continue;
+        }
+        if undecided {
+            let begins = held.is_empty();
+            let size: usize = held.iter().map(|p| p.bytes + 1).sum::<usize>() + piece.bytes;
+            let longer = !begins || matches!(canon::parse(&piece.text), Err(e) if e.flaw == Flaw::Truncated);
+            if longer && size <= EVENT_BYTES_MAX && piece.bytes <= EVENT_BYTES_MAX {
+                held.push(piece);
+                continue;
+            }
+            undecided = false;
+            for earlier in held.drain(..) {
+                if !send(Ok(earlier)) {
+                    return;
+                }
+            }
+        }
+        if piece.text.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        if !send(Ok(piece)) {
+            return;
+        }
+    }
+    if held.is_empty() {
+        return;
+    }
+    // The input ended while the first line still looked like the beginning of something longer. It was, unless the
+    // lines make sense one by one and the whole does not.
+    let whole: Vec<u8> = held.iter().map(|p| p.text.as_slice()).collect::<Vec<_>>().join(&b'\n');
+    let lines = held.iter().skip(1).filter(|p| canon::parse(&p.text).is_ok_and(|v| v.is_object())).count();
+    if canon::parse(&whole).is_ok() || lines == 0 {
+        let (line, bytes) = (held[0].line, whole.len());
+        send(Ok(Piece { line, text: whole, bytes }));
+        return;
+    }
+    for piece in held.into_iter().filter(|p| !p.text.iter().all(u8::is_ascii_whitespace)) {
+        if !send(Ok(piece)) {
+            return;
+        }
+    }
+}
+
+/// One line without its end, and its whole length; what is beyond the bound is read but not kept.
+fn read_line(input: &mut dyn BufRead) -> io::Result<Option<(Vec<u8>, usize)>> {
+    let (mut text, mut bytes, mut any) = (Vec::new(), 0, false);
+    loop {
+        let buffer = input.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(any.then_some((text, bytes)));
+        }
+        any = true;
+        let end = buffer.iter().position(|b| *b == b'\n');
+        let part = &buffer[..end.unwrap_or(buffer.len())];
+        let room = (EVENT_BYTES_MAX + 1).saturating_sub(text.len());
+        text.extend_from_slice(&part[..part.len().min(room)]);
+        bytes += part.len();
+        let used = part.len() + usize::from(end.is_some());
+        input.consume(used);
+        if end.is_some() {
+            if text.last() == Some(&b'\r') {
+                text.pop();
+                bytes -= 1;
+            }
+            return Ok(Some((text, bytes)));
+        }
+    }
+}
+
+/// What has become of the documents so far.
+#[derive(Default)]
+struct Report {
+    name: String,
+    created: u64,
+    idempotent: u64,
+    refused: u64,
+    worst: u8,
+}
+
+impl Report {
+    fn take(&mut self, line: usize, outcome: Outcome, out: &mut Out) {
+        match outcome {
+            Outcome::Created { id, seq } => {
+                self.created += 1;
+                self.accepted(line, &id, seq, false, out);
+            }
+            Outcome::Idempotent { id, seq } => {
+                self.idempotent += 1;
+                self.accepted(line, &id, seq, true, out);
+            }
+            Outcome::Refused(refusal) => {
+                self.refused += 1;
+                self.refuse(line, &refusal, out);
+            }
+        }
+    }
+
+    fn accepted(&self, line: usize, id: &str, seq: u64, idempotent: bool, out: &mut Out) {
+        let json = json!({"ok": true, "id": id, "seq": seq, "idempotent": idempotent, "line": line});
+        if out.json || !out.quiet() {
+            let what = if idempotent { "already recorded" } else { "recorded" };
+            out.result(&json, || format!("{what} {id} as entry {seq}"));
+        }
+    }
+
+    fn refuse(&mut self, line: usize, refusal: &Refusal, out: &mut Out) {
+        let row = error::named(refusal.code.name());
+        self.worst = self.worst.max(row.exit);
+        if out.json {
+            let error =
+                json!({"code": row.name, "ref": row.code, "message": refusal.message, "details": refusal.details()});
+            out.line(&json!({"ok": false, "id": null, "idempotent": false, "line": line, "error": error}).to_string());
+            return;
+        }
+        let place = refusal.violations.iter().find_map(|v| Some((v.line?, v.column?)));
+        let (line, column) = place.unwrap_or((line, 1));
+        // The list below says the rest.
+        let headline = match refusal.violations.len() {
+            0 | 1 => refusal.message.as_str(),
+            _ => refusal.message.split(':').next().unwrap_or_default(),
+        };
+        let mut text = format!("error[{}]: {headline}\n --> {}:{line}:{column}", row.code, self.name);
+        for v in refusal.violations.iter().filter(|v| !v.path.is_empty()) {
+            text.push_str(&format!("\n  - {}: {}", v.path, v.message));
+        }
+        text.push_str(&format!("\n  = see: docs/errors/{}.md", row.code));
+        ui::note(&text);
+    }
+
+    fn finish(self, out: &mut Out) -> Ended {
+        let Self { created, idempotent, refused, worst, .. } = self;
+        if created + idempotent + refused == 0 {
+            return Err(Failure::new(error::INPUT, format!("{} holds no document", self.name)));
+        }
+        if created + idempotent + refused > 1 {
+            out.remark(&format!("{created} recorded, {idempotent} already recorded, {refused} refused"));
+        }
+        Ok(worst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn pieces(input: &str) -> Vec<(usize, String)> {
+        let found = RefCell::new(Vec::new());
+        read_all(Box::new(io::Cursor::new(input.as_bytes().to_vec())), &|piece| {
+            let piece = piece.unwrap();
+            found.borrow_mut().push((piece.line, String::from_utf8(piece.text).unwrap()));
+            true
+        });
+        found.into_inner()
+    }
+
+    #[test]
+    fn lines_and_longer_documents_are_told_apart() {
+        assert_eq!(pieces("{\"a\":1}\n\n{\"b\":2}\r\n"), [(1, "{\"a\":1}".into()), (3, "{\"b\":2}".into())]);
+        assert_eq!(pieces("{\n  \"a\": 1\n}\n"), [(1, "{\n  \"a\": 1\n}".into())]);
+        assert_eq!(pieces("\n{\n\n\"a\": 1}"), [(2, "{\n\n\"a\": 1}".into())]);
+        // A first line that is cut off among good ones is one bad line.
+        assert_eq!(pieces("{\"a\":\n{\"b\":2}\n"), [(1, "{\"a\":".into()), (2, "{\"b\":2}".into())]);
+        assert_eq!(pieces("{\"a\":\n"), [(1, "{\"a\":".into())]);
+        assert_eq!(pieces("nonsense\n{}\n").len(), 2);
+        assert!(pieces("\n \n").is_empty());
+    }
+
+    #[test]
+    fn a_line_beyond_the_bound_is_measured_but_not_kept() {
+        let long = format!("{{\"a\": \"{}\"}}\n{{}}\n", "x".repeat(3 * EVENT_BYTES_MAX));
+        let mut input = io::Cursor::new(long.into_bytes());
+        let (text, bytes) = read_line(&mut input).unwrap().unwrap();
+        assert_eq!((text.len(), bytes), (EVENT_BYTES_MAX + 1, 3 * EVENT_BYTES_MAX + 9));
+        assert_eq!(read_line(&mut input).unwrap(), Some((b"{}".to_vec(), 2)));
+    }
+}

@@ -1,0 +1,43 @@
+//! `actum key`: who signs.
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::Ended;
+use crate::args::Global;
+use crate::key::Key;
+use crate::project::Project;
+use crate::ui::Out;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Show the public key that signs for this project; it is made on first use
+    Show(Show),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// As a PEM file, for other tools
+    #[arg(long)]
+    pem: bool,
+}
+
+impl Verb {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let Self::Show(show) = self;
+        let key = Key::find_or_make(&Project::find(global)?)?;
+        let (pem, public) = (key.public_pem()?, hex::encode(key.public().as_bytes()));
+        let json = json!({"keyid": key.id(), "algorithm": "ed25519", "public": public, "pem": pem, "path": key.path});
+        out.result(&json, || {
+            if show.pem {
+                return pem.trim_end().to_owned();
+            }
+            format!(
+                "keyid      {}\nalgorithm  ed25519\npublic     {public}\nfile       {}",
+                key.id(),
+                key.path.display()
+            )
+        });
+        Ok(0)
+    }
+}

@@ -1,0 +1,345 @@
+//! `actum ledger`: look and prove. Appending and verifying have files of their own.
+
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_contract::id::Tenant;
+use actum_contract::limit::PAGE_ENTRIES_MAX;
+use actum_ledger::checkpoint::{Checkpoint, origin, proof_text, verifier_key};
+use actum_ledger::coherence::assess;
+use actum_ledger::entry::Entry;
+use actum_ledger::event;
+use actum_ledger::journal::Range;
+use actum_ledger::merkle::Plan;
+use actum_ledger::time;
+use actum_store::Store;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Ended, append, verify};
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::project::Project;
+use crate::ui::{Out, table};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Append one event or entry, or JSON lines of them
+    Append(append::Append),
+    /// List entries, oldest first
+    List(List),
+    /// Show one entry
+    Show(One),
+    /// Check every entry, the chain, the head and the checkpoints
+    Verify(verify::Verify),
+    /// Print a proof that an entry is in the log (C2SP tlog-proof)
+    Proof(One),
+    /// Sign the head of the log and keep it (C2SP checkpoint)
+    Checkpoint(Whose),
+    /// Tell how coherent a lineage is: the status to declare before planning
+    Coherence(Coherence),
+    /// List refused documents, newest first
+    Rejected(Rejected),
+}
+
+/// Whose ledger; needed only where a store holds several
+#[derive(Debug, Args)]
+pub(crate) struct Whose {
+    /// The tenant whose ledger is meant
+    #[arg(long, value_name = "TENANT")]
+    pub tenant: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    whose: Whose,
+
+    /// Only entries of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+
+    /// Only events of this execution
+    #[arg(long, value_name = "ID")]
+    execution: Option<String>,
+
+    /// How many entries at most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+
+    /// Go on where the page before ended
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct One {
+    /// The entry's id
+    id: String,
+
+    #[command(flatten)]
+    whose: Whose,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Coherence {
+    /// The entries the lineage names
+    #[arg(required = true)]
+    ids: Vec<String>,
+
+    /// Judge as of this time (RFC 3339) [default: now]
+    #[arg(long, value_name = "TIME")]
+    snapshot_at: Option<String>,
+
+    #[command(flatten)]
+    whose: Whose,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rejected {
+    #[command(flatten)]
+    whose: Whose,
+
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+}
+
+type Shared = Arc<dyn Store>;
+
+impl Verb {
+    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let store = project.open(out, false).await?;
+        match self {
+            Self::Append(append) => append.run(&store, out).await,
+            Self::List(list) => list.run(&store, out).await,
+            Self::Show(one) => one.show(&store, out).await,
+            Self::Verify(verify) => verify.run(&project, &store, out).await,
+            Self::Proof(one) => one.prove(&project, &store, out).await,
+            Self::Checkpoint(whose) => checkpoint(&whose, &project, &store, out).await,
+            Self::Coherence(coherence) => coherence.run(&store, out).await,
+            Self::Rejected(rejected) => rejected.run(&store, out).await,
+        }
+    }
+}
+
+impl Whose {
+    /// The tenants meant: the one named, or all there are.
+    pub(crate) async fn tenants(&self, store: &Shared) -> Result<Vec<Tenant>, Failure> {
+        match &self.tenant {
+            Some(name) => Ok(vec![tenant(name)?]),
+            None => Ok(store.tenants().await?),
+        }
+    }
+
+    /// The one tenant meant; if it is not named there must be exactly one.
+    async fn only(&self, store: &Shared) -> Result<Tenant, Failure> {
+        let mut all = self.tenants(store).await?;
+        match (all.pop(), all.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (None, _) => {
+                Err(Failure::new(error::NOT_FOUND, "the ledger is empty").hint("`actum ledger append` begins it"))
+            }
+            (Some(last), false) => {
+                let names: Vec<_> = all.iter().chain([&last]).map(Tenant::as_str).collect();
+                let message = format!("the store holds the ledgers of {} tenants", names.len());
+                Err(Failure::new(error::USAGE, message).hint(format!("say which with --tenant: {}", names.join(", "))))
+            }
+        }
+    }
+}
+
+fn tenant(name: &str) -> Result<Tenant, Failure> {
+    Tenant::new(name).map_err(|e| Failure::new(error::USAGE, format!("--tenant {e}")))
+}
+
+fn opened(body: &[u8]) -> Result<Entry, Failure> {
+    Entry::open(body).map_err(|e| Failure::new(error::STORE_DAMAGED, e.to_string()))
+}
+
+impl List {
+    async fn run(self, store: &Shared, out: &mut Out) -> Ended {
+        if !(1..=PAGE_ENTRIES_MAX).contains(&self.limit) {
+            let message = format!("--limit is {}, expected 1 to {PAGE_ENTRIES_MAX}", self.limit);
+            return Err(Failure::new(error::USAGE, message));
+        }
+        let mut tenants = self.whose.tenants(store).await?;
+        let mut from = 0;
+        if let Some(cursor) = &self.cursor {
+            let (seq, at) = read_cursor(cursor)?;
+            tenants.retain(|t| *t >= at);
+            from = if tenants.first() == Some(&at) { seq } else { 0 };
+        }
+        let kind = if self.execution.is_some() { Some(event::TYPE.to_owned()) } else { self.kind.clone() };
+        let (mut entries, mut next) = (Vec::new(), None);
+        'tenants: for tenant in &tenants {
+            loop {
+                let range = Range { kind: kind.clone(), ..Range::forwards(from, PAGE_ENTRIES_MAX.min(self.limit + 1)) };
+                let rows = store.rows(tenant, range).await?;
+                let Some(last) = rows.last().map(|row| row.seq) else { break };
+                for row in rows {
+                    let entry = opened(&row.body)?;
+                    if self.execution.as_ref().is_some_and(|e| entry.payload["executionId"].as_str() != Some(e)) {
+                        continue;
+                    }
+                    if entries.len() == self.limit {
+                        next = Some(format!("{}@{tenant}", row.seq));
+                        break 'tenants;
+                    }
+                    entries.push(entry);
+                }
+                from = last + 1;
+            }
+            from = 0;
+        }
+        let json = json!({"entries": entries.iter().map(Entry::to_json).collect::<Vec<_>>(), "next_cursor": next});
+        out.result(&json, || rows_text(&entries));
+        if let Some(cursor) = next {
+            out.remark(&format!("there is more: --cursor {cursor}"));
+        }
+        Ok(0)
+    }
+}
+
+fn read_cursor(cursor: &str) -> Result<(u64, Tenant), Failure> {
+    let parts = cursor.split_once('@').and_then(|(seq, name)| Some((seq.parse().ok()?, Tenant::new(name).ok()?)));
+    parts.ok_or_else(|| Failure::new(error::USAGE, format!("{cursor:?} is not a cursor of an earlier page")))
+}
+
+fn rows_text(entries: &[Entry]) -> String {
+    let row = |e: &Entry| {
+        let dash = || "-".to_owned();
+        let execution = match e.payload["executionId"].as_str() {
+            Some(id) => format!("{id} #{}", e.payload["attempt"]),
+            None => dash(),
+        };
+        let state = e.state.clone().unwrap_or_else(dash);
+        vec![e.tenant.clone(), e.seq.to_string(), e.kind.clone(), state, execution, e.created_at.clone(), e.id.clone()]
+    };
+    let rows: Vec<_> = entries.iter().map(row).collect();
+    table(&["TENANT", "SEQ", "TYPE", "STATE", "EXECUTION", "CREATED", "ID"], &rows)
+}
+
+impl One {
+    async fn find(&self, store: &Shared) -> Result<(Tenant, Vec<u8>), Failure> {
+        let mut found = Vec::new();
+        for tenant in self.whose.tenants(store).await? {
+            if let Some(body) = store.entry(&tenant, &self.id).await? {
+                found.push((tenant, body));
+            }
+        }
+        match (found.pop(), found.is_empty()) {
+            (Some(one), true) => Ok(one),
+            (None, _) => Err(Failure::new(error::NOT_FOUND, format!("no entry has the id {:?}", self.id))),
+            (Some(last), false) => {
+                let names: Vec<_> = found.iter().chain([&last]).map(|(t, _)| t.as_str()).collect();
+                let message = format!("several tenants have an entry with the id {:?}", self.id);
+                Err(Failure::new(error::USAGE, message).hint(format!("say which with --tenant: {}", names.join(", "))))
+            }
+        }
+    }
+
+    async fn show(self, store: &Shared, out: &mut Out) -> Ended {
+        let (tenant, body) = self.find(store).await?;
+        let entry = opened(&body)?;
+        let mut json = entry.to_json();
+        if entry.kind == event::TYPE {
+            let text = |v: &Value| v.as_str().map(str::to_owned);
+            let ids = entry.lineage.as_ref().and_then(|l| l["dependsOnLedgerIds"].as_array());
+            let ids: Vec<_> = ids.into_iter().flatten().filter_map(text).collect();
+            if let Some(at) = entry.payload["snapshotAt"].as_str().and_then(|t| time::parse(t).ok()) {
+                let assessment = assess(&store.lineage(&tenant, &ids).await?, at);
+                json["assessed"] = json!({"coherence": assessment.status.word(), "reasons": assessment.reasons});
+            }
+        }
+        out.result(&json, || serde_json::to_string_pretty(&json).unwrap_or_else(|_| json.to_string()));
+        Ok(0)
+    }
+
+    async fn prove(self, project: &Project, store: &Shared, out: &mut Out) -> Ended {
+        let (tenant, body) = self.find(store).await?;
+        let entry = opened(&body)?;
+        let log = store.log(&tenant).await?;
+        let size = log.frontier.size();
+        let broken = || Failure::new(error::STORE_DAMAGED, "the tree lacks hashes of this entry's path");
+        let plan = Plan::inclusion(entry.seq, size).ok_or_else(broken)?;
+        let proof = plan.proof(&store.nodes(&tenant, &plan.nodes()).await?).ok_or_else(broken)?;
+        let key = Key::find_or_make(project)?;
+        let checkpoint = Checkpoint { origin: origin(store.store_id(), &tenant), size, root: log.frontier.root() };
+        let note = checkpoint.sign(&key.signing);
+        let text = proof_text(entry.seq, &proof, &note);
+        let hashes: Vec<_> = proof.iter().map(|h| h.to_hex()).collect();
+        let json = json!({
+            "id": entry.id, "index": entry.seq, "leaf_hash": entry.hash.to_hex(), "size": size,
+            "root": checkpoint.root.to_hex(), "hashes": hashes, "checkpoint": note, "proof": text,
+            "leaf": String::from_utf8_lossy(&body), "verifier_key": verifier_key(&checkpoint.origin, &key.public()),
+        });
+        out.result(&json, || text.trim_end().to_owned());
+        Ok(0)
+    }
+}
+
+async fn checkpoint(whose: &Whose, project: &Project, store: &Shared, out: &mut Out) -> Ended {
+    let tenant = whose.only(store).await?;
+    let log = store.log(&tenant).await?;
+    let key = Key::find_or_make(project)?;
+    let (size, root) = (log.frontier.size(), log.frontier.root());
+    let checkpoint = Checkpoint { origin: origin(store.store_id(), &tenant), size, root };
+    let note = checkpoint.sign(&key.signing);
+    store.keep_checkpoint(&tenant, size, &note).await?;
+    let json = json!({
+        "tenant": tenant.as_str(), "origin": checkpoint.origin, "size": size, "root": root.to_hex(), "checkpoint": note,
+        "verifier_key": verifier_key(&checkpoint.origin, &key.public()),
+    });
+    out.result(&json, || note.trim_end().to_owned());
+    Ok(0)
+}
+
+impl Coherence {
+    async fn run(self, store: &Shared, out: &mut Out) -> Ended {
+        let tenant = self.whose.only(store).await?;
+        let at = match &self.snapshot_at {
+            None => jiff::Timestamp::now(),
+            Some(text) => time::parse(text).map_err(|e| Failure::new(error::USAGE, format!("--snapshot-at {e}")))?,
+        };
+        let assessment = assess(&store.lineage(&tenant, &self.ids).await?, at);
+        let json =
+            json!({"status": assessment.status.word(), "reasons": assessment.reasons, "snapshotAt": time::format(at)});
+        out.result(&json, || {
+            let reasons: String = assessment.reasons.iter().map(|r| format!("\n  {r}")).collect();
+            format!("{}{reasons}", assessment.status)
+        });
+        Ok(0)
+    }
+}
+
+impl Rejected {
+    async fn run(self, store: &Shared, out: &mut Out) -> Ended {
+        let tenant = self.whose.tenant.as_deref().map(tenant).transpose()?;
+        let letters = store.dead_letters(tenant.as_ref(), self.limit).await?;
+        let json: Vec<_> = letters
+            .iter()
+            .map(|l| {
+                let refusal: Value = serde_json::from_str(&l.refusal).unwrap_or_default();
+                json!({
+                    "tenantId": l.tenant, "recordedAt": time::format(l.recorded_at), "code": l.code,
+                    "message": refusal["message"], "details": refusal["details"],
+                    "document": String::from_utf8_lossy(&l.document),
+                })
+            })
+            .collect();
+        out.result(&json!({"rejected": json}), || {
+            let rows: Vec<_> = json
+                .iter()
+                .map(|l| {
+                    let text = |key: &str| l[key].as_str().unwrap_or("-").to_owned();
+                    vec![text("recordedAt"), text("tenantId"), text("code"), text("message")]
+                })
+                .collect();
+            table(&["RECORDED", "TENANT", "CODE", "WHY"], &rows)
+        });
+        Ok(0)
+    }
+}

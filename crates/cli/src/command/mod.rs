@@ -1,0 +1,47 @@
+//! One file per verb. Each is thin: read what was given, ask the library, print the answer.
+
+pub(crate) mod append;
+pub(crate) mod canon;
+pub(crate) mod completions;
+pub(crate) mod contract;
+pub(crate) mod key;
+pub(crate) mod ledger;
+pub(crate) mod schema;
+pub(crate) mod store;
+pub(crate) mod verify;
+
+use actum_api::error;
+use clap::CommandFactory as _;
+
+use crate::args::{Command, Parsed};
+use crate::failure::Failure;
+use crate::ui::Out;
+
+/// The exit code of a command that did what it was asked to.
+pub(crate) type Ended = Result<u8, Failure>;
+
+pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
+    let Parsed { global, command } = parsed;
+    if let Some(directory) = &global.directory {
+        std::env::set_current_dir(directory)
+            .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))?;
+    }
+    match command {
+        Command::Canon(canon) => canon.run(out),
+        Command::Contract(verb) => verb.run(out),
+        Command::Schema(schema) => schema.run(out),
+        Command::Completions(completions) => completions.run(out),
+        Command::Key(verb) => verb.run(&global, out),
+        Command::Ledger(verb) => block_on(verb.run(&global, out)),
+        Command::Store(verb) => block_on(verb.run(&global, out)),
+        Command::Reference => {
+            out.bytes(crate::reference::markdown(Parsed::command()).as_bytes());
+            Ok(0)
+        }
+    }
+}
+
+fn block_on(work: impl Future<Output = Ended>) -> Ended {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start: {e}")))?.block_on(work)
+}

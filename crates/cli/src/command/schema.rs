@@ -1,0 +1,48 @@
+//! `actum schema`: JSON Schemas of the documents that are exchanged.
+
+use actum_api::error;
+use actum_contract::schema as contract;
+use actum_ledger::schema as ledger;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::Ended;
+use crate::failure::Failure;
+use crate::ui::Out;
+
+/// Print the JSON Schema of a document
+#[derive(Debug, Args)]
+pub(crate) struct Schema {
+    /// Which document
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+
+    /// List the names there are
+    #[arg(long)]
+    list: bool,
+}
+
+type Make = fn() -> Value;
+
+const SCHEMAS: [(&str, Make); 3] = [
+    ("execution-config", contract::json_schema),
+    ("execution-event", ledger::execution_event),
+    ("ledger-entry", ledger::ledger_entry),
+];
+
+impl Schema {
+    pub(crate) fn run(self, out: &mut Out) -> Ended {
+        let names = SCHEMAS.map(|(name, _)| name);
+        let Some(wanted) = self.name.filter(|_| !self.list) else {
+            out.result(&json!({"schemas": names}), || names.join("\n"));
+            return Ok(0);
+        };
+        let found = SCHEMAS.iter().find(|(name, _)| *name == wanted).ok_or_else(|| {
+            let message = format!("there is no schema named {wanted:?}");
+            Failure::new(error::NOT_FOUND, message).hint(format!("there are {}", names.join(", ")))
+        })?;
+        let schema = found.1();
+        out.line(&serde_json::to_string_pretty(&schema).unwrap_or_else(|_| schema.to_string()));
+        Ok(0)
+    }
+}

@@ -1,0 +1,210 @@
+//! `actum ledger verify`: walk every log and name the first entry that is not what was recorded.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_contract::id::Tenant;
+use actum_ledger::checkpoint::{Checkpoint, origin};
+use actum_ledger::journal::{JournalError, Range};
+use actum_ledger::verify::{Bad, Walk};
+use actum_store::Store;
+use clap::Args;
+use ed25519_dalek::VerifyingKey;
+use ed25519_dalek::pkcs8::DecodePublicKey as _;
+use serde_json::{Value, json};
+
+use super::Ended;
+use super::ledger::Whose;
+use crate::document::Document;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::project::Project;
+use crate::ui::{Out, count};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  actum ledger checkpoint > monday.note\n  actum ledger verify --checkpoint monday.note"
+)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    whose: Whose,
+
+    /// A checkpoint kept elsewhere that the log must still fit; may be given several times
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Vec<PathBuf>,
+
+    /// The public key (PEM) that must have signed it [default: the project's own]
+    #[arg(long, value_name = "FILE", requires = "checkpoint")]
+    key: Option<PathBuf>,
+}
+
+/// Entries read at a time.
+const WALK_ENTRIES: usize = 1_000;
+
+/// What was found in one tenant's log.
+pub(crate) struct Finding {
+    tenant: Tenant,
+    entries: u64,
+    root: String,
+    checkpoints: usize,
+    bad: Option<Bad>,
+}
+
+impl Verify {
+    pub(crate) async fn run(self, project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
+        let given = self.given(project)?;
+        let mut tenants = self.whose.tenants(store).await?;
+        tenants.sort();
+        for (name, checkpoint) in &given {
+            if !tenants.iter().any(|t| origin(store.store_id(), t) == checkpoint.origin) {
+                let message =
+                    format!("{name} is a checkpoint of {:?}, which is no log of this store", checkpoint.origin);
+                return Err(Failure::new(error::LEDGER_DAMAGED, message));
+            }
+        }
+        let given: Vec<_> = given.into_iter().map(|(_, checkpoint)| checkpoint).collect();
+        let mut findings = Vec::new();
+        for tenant in tenants {
+            findings.push(walk(project, store, tenant, &given).await?);
+        }
+        report(&findings, out)
+    }
+
+    /// Checkpoints from files, each signed by the key that is trusted.
+    fn given(&self, project: &Project) -> Result<Vec<(String, Checkpoint)>, Failure> {
+        if self.checkpoint.is_empty() {
+            return Ok(Vec::new());
+        }
+        let key = match &self.key {
+            Some(path) => public_key(path)?,
+            None => match Key::find(project)? {
+                Some(key) => key.public(),
+                None => {
+                    let message = "this project has no key that could have signed the checkpoint";
+                    return Err(Failure::new(error::KEY, message).hint("name the signer's public key with --key"));
+                }
+            },
+        };
+        let open = |path: &PathBuf| {
+            let document = Document::read(path)?;
+            let note = String::from_utf8_lossy(&document.text).into_owned();
+            let checkpoint = Checkpoint::open(&note, &key)
+                .map_err(|e| Failure::new(error::LEDGER_DAMAGED, format!("{}: {e}", document.name)))?;
+            Ok((document.name, checkpoint))
+        };
+        self.checkpoint.iter().map(open).collect()
+    }
+}
+
+fn public_key(path: &PathBuf) -> Result<VerifyingKey, Failure> {
+    let document = Document::read(path)?;
+    VerifyingKey::from_public_key_pem(&String::from_utf8_lossy(&document.text)).map_err(|_| {
+        let message = format!("{} is not an Ed25519 public key in PEM", document.name);
+        Failure::new(error::KEY, message).hint("`actum key show --pem` prints one")
+    })
+}
+
+/// Walks one log against its head, the checkpoints kept in the store and those given by hand.
+pub(crate) async fn walk(
+    project: &Project,
+    store: &Arc<dyn Store>,
+    tenant: Tenant,
+    given: &[Checkpoint],
+) -> Result<Finding, Failure> {
+    let log_name = origin(store.store_id(), &tenant);
+    let key = Key::find(project)?;
+    let mut checkpoints: Vec<_> = given.iter().filter(|c| c.origin == log_name).cloned().collect();
+    for note in store.checkpoints(&tenant).await? {
+        // One that we did not sign still says what somebody saw; one that claims our signature must bear it.
+        let opened = match &key {
+            Some(key) => Checkpoint::open(&note, &key.public()).or_else(|e| match e {
+                actum_ledger::checkpoint::BadCheckpoint::Unsigned(_) => Checkpoint::parse(&note),
+                other => Err(other),
+            }),
+            None => Checkpoint::parse(&note),
+        };
+        let opened = opened.map_err(|e| {
+            let message = format!("a kept checkpoint of tenant {tenant}: {e}");
+            Failure::new(error::LEDGER_DAMAGED, message)
+        })?;
+        checkpoints.push(opened);
+    }
+    let count = checkpoints.len();
+    let mut walk = Walk::new(tenant.clone(), checkpoints);
+    let mut bad = None;
+    'walk: loop {
+        let rows = store.rows(&tenant, Range::forwards(walk.size(), WALK_ENTRIES)).await?;
+        for row in &rows {
+            if let Err(found) = walk.row(row) {
+                bad = Some(found);
+                break 'walk;
+            }
+        }
+        if rows.len() < WALK_ENTRIES {
+            break;
+        }
+    }
+    let (entries, root) = (walk.size(), walk.root().to_hex());
+    if bad.is_none() {
+        bad = match store.log(&tenant).await {
+            Ok(log) => walk.finish(&log).err(),
+            Err(JournalError::Damaged(_)) => {
+                let flaw = actum_ledger::verify::Flaw::Head;
+                Some(Bad { tenant: tenant.to_string(), seq: entries.saturating_sub(1), id: None, flaw })
+            }
+            Err(e) => return Err(e.into()),
+        };
+    }
+    Ok(Finding { tenant, entries, root, checkpoints: count, bad })
+}
+
+impl Finding {
+    pub(crate) fn ok(&self) -> bool {
+        self.bad.is_none()
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "tenant": self.tenant.as_str(), "valid": self.ok(), "entries": self.entries, "root": self.root,
+            "checkpoints": self.checkpoints, "first_bad": self.bad.as_ref().map(bad_json),
+        })
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        match &self.bad {
+            Some(bad) => bad.to_string(),
+            None => format!(
+                "ledger of {} holds: {}, {}, root {}",
+                self.tenant,
+                count(self.entries, "entry", "entries"),
+                count(self.checkpoints as u64, "checkpoint", "checkpoints"),
+                self.root
+            ),
+        }
+    }
+}
+
+fn bad_json(bad: &Bad) -> Value {
+    json!({"tenant": bad.tenant, "seq": bad.seq, "id": bad.id, "reason": bad.flaw.to_string()})
+}
+
+fn report(findings: &[Finding], out: &mut Out) -> Ended {
+    let first = findings.iter().find_map(|f| f.bad.as_ref());
+    let logs: Vec<_> = findings.iter().map(Finding::to_json).collect();
+    let json = json!({"valid": first.is_none(), "first_bad": first.map(bad_json), "ledgers": logs});
+    if out.json {
+        out.line(&json.to_string());
+    } else {
+        for finding in findings.iter().filter(|f| f.ok()) {
+            out.line(&finding.to_text());
+        }
+        if findings.is_empty() {
+            out.line("the ledger is empty");
+        }
+        if let Some(bad) = first {
+            return Err(Failure::new(error::LEDGER_DAMAGED, bad.to_string()));
+        }
+    }
+    Ok(if first.is_none() { 0 } else { error::named(error::LEDGER_DAMAGED).exit })
+}

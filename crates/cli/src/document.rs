@@ -1,0 +1,98 @@
+//! Documents of the user: read from a file or stdin, bounded, and parsed with positions.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use actum_api::error;
+use actum_contract::canon;
+use actum_contract::limit::DOCUMENT_BYTES_MAX;
+use serde_json::Value;
+
+use crate::failure::{Failure, Place};
+
+/// A document and the name it is shown under.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub name: String,
+    pub text: Vec<u8>,
+}
+
+impl Document {
+    /// Reads a file, or stdin for `-`.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let stdin = path.as_os_str() == "-";
+        let name = if stdin { "stdin".to_owned() } else { path.display().to_string() };
+        let mut text = Vec::new();
+        let limit = DOCUMENT_BYTES_MAX as u64 + 1;
+        let read = if stdin {
+            std::io::stdin().lock().take(limit).read_to_end(&mut text)
+        } else {
+            std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text))
+        };
+        read.map_err(|e| Failure::new(error::FILE, format!("cannot read {name}: {e}")))?;
+        if text.len() > DOCUMENT_BYTES_MAX {
+            return Err(Failure::new(error::FILE, format!("{name} is larger than {DOCUMENT_BYTES_MAX} bytes")));
+        }
+        Ok(Self { name, text })
+    }
+
+    /// Reads it as strict JSON.
+    pub(crate) fn json(&self) -> Result<Value, Failure> {
+        canon::parse(&self.text).map_err(|e| self.flaw(e.message, e.line, e.column))
+    }
+
+    /// Reads it by its name: `.yaml`, `.yml`, `.toml`, else JSON.
+    pub(crate) fn value(&self) -> Result<Value, Failure> {
+        let value = match self.name.rsplit_once('.').map(|(_, ending)| ending) {
+            Some("yaml" | "yml") => self.yaml()?,
+            Some("toml") => self.toml()?,
+            _ => return self.json(),
+        };
+        // What other formats can say and canonical JSON cannot is refused here, not when it is hashed.
+        canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, format!("{}: {e}", self.name)))?;
+        Ok(value)
+    }
+
+    fn utf8(&self) -> Result<&str, Failure> {
+        std::str::from_utf8(&self.text).map_err(|e| {
+            let before = &self.text[..e.valid_up_to()];
+            let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+            let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
+            self.flaw("text is not valid UTF-8".into(), line, column)
+        })
+    }
+
+    fn yaml(&self) -> Result<Value, Failure> {
+        serde_saphyr::from_str::<Value>(self.utf8()?).map_err(|e| {
+            let (line, column) = e.location().map_or((1, 1), |l| (l.line() as usize, l.column() as usize));
+            let text = e.without_snippet().to_string();
+            self.flaw(text.lines().next().unwrap_or("text is not YAML").to_owned(), line, column)
+        })
+    }
+
+    fn toml(&self) -> Result<Value, Failure> {
+        let text = self.utf8()?;
+        toml::from_str::<Value>(text).map_err(|e| {
+            let at = e.span().map_or(0, |s| s.start).min(text.len());
+            let line = text[..at].matches('\n').count() + 1;
+            let column = at - text[..at].rfind('\n').map_or(0, |n| n + 1) + 1;
+            self.flaw(e.message().to_owned(), line, column)
+        })
+    }
+
+    fn flaw(&self, message: String, line: usize, column: usize) -> Failure {
+        Failure::new(error::INPUT, message).at(Place::of(&self.name, &self.text, line, column))
+    }
+
+    /// Where a key stands in the text, for errors about its value. A guess by the eye: the first line that has it.
+    pub(crate) fn place_of_key(&self, key: &str) -> Option<Place> {
+        let text = std::str::from_utf8(&self.text).ok()?;
+        text.lines().enumerate().find_map(|(i, line)| {
+            let at = line.find(key)?;
+            let before = line[..at].chars().next_back();
+            let after = line[at + key.len()..].chars().next();
+            let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            (!word(before) && !word(after)).then(|| Place::of(&self.name, &self.text, i + 1, at + 1))
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! An error on its way to a person or a program: which row of the table, what was wrong, where, what to do.
+
+use std::fmt::Write as _;
+
+use actum_api::error::{self, ErrorRow};
+use actum_ledger::journal::JournalError;
+use serde_json::{Value, json};
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub row: &'static ErrorRow,
+    pub message: String,
+    pub details: Value,
+    pub hint: Option<String>,
+    pub place: Option<Place>,
+}
+
+/// A position in a document, with the line as it stands there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub file: String,
+    pub line: usize,
+    /// Counts bytes from one.
+    pub column: usize,
+    pub source: String,
+}
+
+/// Longest piece of a source line that is shown.
+const SHOWN_BYTES: usize = 100;
+
+impl Failure {
+    pub(crate) fn new(name: &str, message: impl Into<String>) -> Self {
+        Self { row: error::named(name), message: message.into(), details: Value::Null, hint: None, place: None }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn details(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+
+    pub(crate) fn at(mut self, place: Place) -> Self {
+        let Place { file, line, column, .. } = &place;
+        if self.details.is_null() {
+            self.details = json!({"file": file, "line": line, "column": column});
+        }
+        self.place = Some(place);
+        self
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        error::json(self.row, &self.message, &self.details, self.hint.as_deref())
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = format!("error[{}]: {}", self.row.code, self.message);
+        if let Some(place) = &self.place {
+            let _ = write!(text, "\n{}", place.to_text());
+        }
+        if let Some(hint) = &self.hint {
+            let _ = write!(text, "\n  = help: {hint}");
+        }
+        let _ = write!(text, "\n  = see: docs/errors/{}.md", self.row.code);
+        text
+    }
+}
+
+impl Place {
+    /// The place in a text, given line and column counted from one.
+    pub(crate) fn of(file: &str, text: &[u8], line: usize, column: usize) -> Self {
+        let bytes = text.split(|b| *b == b'\n').nth(line.saturating_sub(1)).unwrap_or_default();
+        Self { file: file.to_owned(), line, column, source: String::from_utf8_lossy(bytes).into_owned() }
+    }
+
+    fn to_text(&self) -> String {
+        let Self { file, line, column, source } = self;
+        let gutter = " ".repeat(line.to_string().len());
+        let (shown, caret) = window(source, column.saturating_sub(1));
+        format!("{gutter}--> {file}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {}^", " ".repeat(caret))
+    }
+}
+
+/// A piece of the line around a byte, and where in the piece that byte is shown. A line may be megabytes long.
+fn window(source: &str, at: usize) -> (String, usize) {
+    let border = |mut i: usize| {
+        i = i.min(source.len());
+        while !source.is_char_boundary(i) {
+            i -= 1;
+        }
+        i
+    };
+    let start = border(at.saturating_sub(SHOWN_BYTES / 2));
+    let end = border(start + SHOWN_BYTES);
+    let lead = if start > 0 { "…" } else { "" };
+    let tail = if end < source.len() { "…" } else { "" };
+    let clean = |s: &str| s.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    let caret = lead.chars().count() + source[start..border(at).max(start)].chars().count();
+    (format!("{lead}{}{tail}", clean(&source[start..end])), caret)
+}
+
+impl From<JournalError> for Failure {
+    fn from(e: JournalError) -> Self {
+        let name = match &e {
+            JournalError::Unavailable(_) => error::STORE_UNAVAILABLE,
+            JournalError::Damaged(_) => error::STORE_DAMAGED,
+            JournalError::Unusable(_) => error::STORE_UNUSABLE,
+        };
+        Self::new(name, e.to_string())
+    }
+}
+
+impl From<actum_contract::BadConfig> for Failure {
+    fn from(bad: actum_contract::BadConfig) -> Self {
+        let count = bad.fields.len();
+        let mut message = if count == 1 {
+            "one field of the execution config is bad".to_owned()
+        } else {
+            format!("{count} fields of the execution config are bad")
+        };
+        for field in &bad.fields {
+            let _ = write!(message, "\n  {field}");
+        }
+        Self::new(error::CONFIG, message)
+            .details(json!({"fields": bad.fields}))
+            .hint("`actum contract explain` shows every field with its range")
+    }
+}
+
+impl From<actum_contract::ContractError> for Failure {
+    fn from(e: actum_contract::ContractError) -> Self {
+        Self::new(e.code(), e.to_string()).details(e.details())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_shows_its_line_and_points_at_the_column() {
+        let failure = Failure::new(error::INPUT, "duplicate key \"a\"")
+            .at(Place::of("x.json", b"{\n  \"a\": 1, \"a\": 2}\n", 2, 13))
+            .hint("keep one of them");
+        assert_eq!(
+            failure.to_text(),
+            "error[A0101]: duplicate key \"a\"\n --> x.json:2:13\n  |\n2 |   \"a\": 1, \"a\": 2}\n  |             ^\n  \
+             = help: keep one of them\n  = see: docs/errors/A0101.md"
+        );
+        assert_eq!(failure.to_json()["error"]["details"], json!({"file": "x.json", "line": 2, "column": 13}));
+    }
+
+    #[test]
+    fn a_long_line_is_shown_around_the_column_and_characters_are_never_cut() {
+        let (shown, caret) = window(&"é".repeat(1_000_000), 1_000_001);
+        assert!(shown.starts_with('…') && shown.ends_with('…') && shown.len() < 200);
+        assert_eq!(shown.chars().nth(caret), Some('é'));
+        assert_eq!(window("ab", 7), ("ab".into(), 2));
+        assert_eq!(window("", 0), (String::new(), 0));
+    }
+}

@@ -1,0 +1,91 @@
+//! The key that signs for this project: made on first use, readable by its owner only.
+
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::canon;
+use actum_contract::digest::Digest;
+use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
+use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _};
+use ed25519_dalek::{SigningKey, VerifyingKey};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::project::Project;
+
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub path: PathBuf,
+    pub signing: SigningKey,
+}
+
+impl Key {
+    /// The project's key, if it has one yet.
+    pub(crate) fn find(project: &Project) -> Result<Option<Self>, Failure> {
+        let path = project.folder()?.join("key.pem");
+        if path.exists() { Self::read(path).map(Some) } else { Ok(None) }
+    }
+
+    pub(crate) fn find_or_make(project: &Project) -> Result<Self, Failure> {
+        match Self::find(project)? {
+            Some(key) => Ok(key),
+            None => Self::make(project.folder()?.join("key.pem")),
+        }
+    }
+
+    fn make(path: PathBuf) -> Result<Self, Failure> {
+        let cannot = |e: &dyn std::fmt::Display| unusable(&path, format!("cannot be made: {e}"));
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|e| cannot(&e))?;
+        let signing = SigningKey::from_bytes(&seed);
+        let pem = signing.to_pkcs8_pem(LineEnding::LF).map_err(|e| cannot(&e))?;
+        // Written aside and linked into place: of two processes that make the first key, one wins and both use it.
+        let aside = path.with_extension(format!("new-{}", std::process::id()));
+        let written =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).and_then(|mut file| {
+                file.write_all(pem.as_bytes())?;
+                file.sync_all()
+            });
+        let linked = written.and_then(|()| std::fs::hard_link(&aside, &path));
+        let _ = std::fs::remove_file(&aside);
+        match linked {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(cannot(&e)),
+            _ => Self::read(path),
+        }
+    }
+
+    fn read(path: PathBuf) -> Result<Self, Failure> {
+        let read = std::fs::metadata(&path).and_then(|m| Ok((m.permissions().mode(), std::fs::read_to_string(&path)?)));
+        let (mode, pem) = read.map_err(|e| unusable(&path, format!("cannot be read: {e}")))?;
+        if mode & 0o077 != 0 {
+            let hint = format!("chmod 600 {}", path.display());
+            return Err(unusable(&path, "may be read by other users".into()).hint(hint));
+        }
+        let signing = SigningKey::from_pkcs8_pem(&pem)
+            .map_err(|_| unusable(&path, "is not an Ed25519 private key in PKCS#8 PEM".into()))?;
+        Ok(Self { path, signing })
+    }
+
+    pub(crate) fn public(&self) -> VerifyingKey {
+        self.signing.verifying_key()
+    }
+
+    pub(crate) fn public_pem(&self) -> Result<String, Failure> {
+        self.public()
+            .to_public_key_pem(LineEnding::LF)
+            .map_err(|e| unusable(&self.path, format!("cannot be shown: {e}")))
+    }
+
+    /// The id under which verifiers of DSSE envelopes look the key up.
+    pub(crate) fn id(&self) -> String {
+        let public = hex::encode(self.public().as_bytes());
+        let shape = json!({"keytype": "ed25519", "keyval": {"public": public}, "scheme": "ed25519"});
+        canon::canonical(&shape).map_or_else(|_| String::new(), |text| Digest::sha256(&text).to_hex())
+    }
+}
+
+fn unusable(path: &Path, what: String) -> Failure {
+    Failure::new(error::KEY, format!("signing key {} {what}", path.display()))
+}

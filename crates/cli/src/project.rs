@@ -1,0 +1,57 @@
+//! Where we are: the project root, its `.actum` folder, its store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_store::{Location, Older, Store};
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::ui::Out;
+
+/// A project: the nearest folder upward that has `actum.toml` or `.actum`, else the current one.
+#[derive(Debug)]
+pub(crate) struct Project {
+    root: PathBuf,
+    store: Option<String>,
+}
+
+impl Project {
+    pub(crate) fn find(global: &Global) -> Result<Self, Failure> {
+        let here = std::env::current_dir()
+            .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
+        let marked = |dir: &&Path| dir.join("actum.toml").is_file() || dir.join(".actum").is_dir();
+        let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
+        Ok(Self { root, store: global.store.clone() })
+    }
+
+    /// The project's own folder, made on first use and kept out of version control.
+    pub(crate) fn folder(&self) -> Result<PathBuf, Failure> {
+        let folder = self.root.join(".actum");
+        let made = std::fs::create_dir_all(&folder).and_then(|()| {
+            let ignore = folder.join(".gitignore");
+            if ignore.exists() { Ok(()) } else { std::fs::write(ignore, "*\n") }
+        });
+        made.map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))?;
+        Ok(folder)
+    }
+
+    pub(crate) fn location(&self) -> Result<Location, Failure> {
+        match &self.store {
+            Some(url) => Location::parse(url).map_err(|e| Failure::new(error::USAGE, e.to_string())),
+            None => Ok(Location::Sqlite(self.folder()?.join("actum.db"))),
+        }
+    }
+
+    /// Opens the store. A file of an older version is brought up to date; a shared store is not, unless told to.
+    pub(crate) async fn open(&self, out: &Out, migrate: bool) -> Result<Arc<dyn Store>, Failure> {
+        let location = self.location()?;
+        out.detail(&format!("store: {}", location.shown()));
+        let older = match &location {
+            Location::Postgres(_) if !migrate => Older::Refuse,
+            _ => Older::Migrate,
+        };
+        Ok(actum_store::open(&location, older).await?)
+    }
+}

@@ -1,0 +1,102 @@
+//! Everything that is printed. Results go to stdout, everything else to stderr.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::args::Global;
+use crate::failure::Failure;
+
+#[derive(Debug)]
+pub(crate) struct Out {
+    pub json: bool,
+    quiet: bool,
+    verbose: bool,
+    stdout: io::Stdout,
+}
+
+impl Out {
+    pub(crate) fn new(global: &Global) -> Self {
+        Self { json: global.json, quiet: global.quiet, verbose: global.verbose, stdout: io::stdout() }
+    }
+
+    /// Prints bytes as they are, for results that are documents themselves.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        let written = self.stdout.write_all(bytes).and_then(|()| self.stdout.flush());
+        if let Err(e) = written {
+            // A reader that has seen enough is no error; a full disk behind a redirection is.
+            let code = if e.kind() == io::ErrorKind::BrokenPipe { 0 } else { 70 };
+            if code != 0 {
+                note(&format!("cannot write to stdout: {e}"));
+            }
+            std::process::exit(code);
+        }
+    }
+
+    pub(crate) fn line(&mut self, text: &str) {
+        self.bytes(format!("{text}\n").as_bytes());
+    }
+
+    /// One result: as JSON, or as the text for people.
+    pub(crate) fn result(&mut self, json: &Value, text: impl FnOnce() -> String) {
+        let shown = if self.json { json.to_string() } else { text() };
+        self.line(&shown);
+    }
+
+    /// Something good to know that nobody asked for.
+    pub(crate) fn remark(&self, text: &str) {
+        if !self.quiet && !self.json {
+            note(text);
+        }
+    }
+
+    pub(crate) fn detail(&self, text: &str) {
+        if self.verbose {
+            note(text);
+        }
+    }
+
+    pub(crate) fn quiet(&self) -> bool {
+        self.quiet
+    }
+
+    pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
+        note(&if self.json { failure.to_json().to_string() } else { failure.to_text() });
+        ExitCode::from(failure.row.exit)
+    }
+}
+
+/// A line on stderr. If even that cannot be written there is nobody left to tell.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+pub(crate) fn stdin_is_terminal() -> bool {
+    io::stdin().is_terminal()
+}
+
+/// A number with its noun.
+pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Rows under headings, columns aligned; the last column is free.
+pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let columns = headings.len();
+    let mut widths: Vec<_> = headings.iter().map(|h| h.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String]| {
+        let padded = cells.iter().enumerate().map(|(i, cell)| match i + 1 == columns {
+            true => cell.clone(),
+            false => format!("{cell}{}", " ".repeat(widths[i] - cell.chars().count())),
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let headings: Vec<_> = headings.iter().map(|h| (*h).to_owned()).collect();
+    std::iter::once(&headings).chain(rows).map(|r| line(r)).collect::<Vec<_>>().join("\n")
+}
