@@ -5,3 +5,4 @@ pub mod event;
 pub mod folder;
 pub mod memory;
 pub mod postgres;
+pub mod program;

@@ -231,6 +231,20 @@ fn create_database_beside(binaries: &Path, maintenance: &str) -> String {
     url_of_sibling(maintenance, &name)
 }
 
+/// Runs a statement behind Actum's back, for tests that damage a database.
+pub fn execute(url: &str, statement: &str) {
+    psql(url, statement).expect("the statement runs");
+}
+
+fn psql(url: &str, statement: &str) -> Result<String, String> {
+    let program = find_binaries().expect(MISSING).join("psql");
+    let mut command = Command::new(program);
+    command.args(["-X", "-A", "-t", "-c", statement, url]);
+    let output = without_settings(&mut command).output().expect("psql could not be started");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
 /// The same address with another database: only the path is replaced, parameters stay.
 fn url_of_sibling(maintenance: &str, database: &str) -> String {
     let (address, parameters) = match maintenance.split_once('?') {
@@ -272,13 +286,6 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const HOLD: &str = "ACTUM_TESTKIT_HOLD";
-
-    fn psql(url: &str, statement: &str) -> Result<String, String> {
-        let program = find_binaries().expect(MISSING).join("psql");
-        let output = Command::new(program).args(["-X", "-A", "-t", "-c", statement, url]).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap().trim().to_owned();
-        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
-    }
 
     fn gone(folder: &Path, port: u16) -> bool {
         !folder.exists() && TcpStream::connect(("127.0.0.1", port)).is_err()

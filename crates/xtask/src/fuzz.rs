@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: runs every target of `fuzz/` for a while. It needs a nightly compiler, which it never installs,
-//! and never stops at the first target that finds something.
+//! `cargo xtask fuzz`: runs every target of `fuzz/` for a while, beginning with its seeds. It needs a nightly compiler,
+//! which it never installs, never adds to the seeds, and never stops at the first target that finds something.
 
 use crate::program;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(crate) const SECONDS_DEFAULT: u32 = 60;
@@ -20,7 +20,8 @@ pub(crate) fn run(seconds: u32) -> Result<(), String> {
         println!("== fuzz {target} for {seconds} s");
         let time = format!("-max_total_time={seconds}");
         let limits = [&time, "-timeout=10", "-rss_limit_mb=4096"];
-        if program::run(nightly().args(["fuzz", "run", &target, "--"]).args(limits)).is_err() {
+        let folders = folders(&program::root(), &target)?;
+        if program::run(nightly().args(["fuzz", "run", &target]).args(folders).arg("--").args(limits)).is_err() {
             findings.push(target);
         }
     }
@@ -36,6 +37,16 @@ fn nightly() -> Command {
     let mut command = program::cargo();
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("RUSTDOC").arg("+nightly");
     command
+}
+
+/// Where inputs come from: the first folder also takes what the fuzzer finds worth keeping, the second is only read.
+fn folders(root: &Path, target: &str) -> Result<[PathBuf; 2], String> {
+    let [corpus, seeds] = ["corpus", "seeds"].map(|name| root.join("fuzz").join(name).join(target));
+    if !seeds.is_dir() {
+        return Err(format!("there are no seeds in {}", seeds.display()));
+    }
+    std::fs::create_dir_all(&corpus).map_err(|error| format!("cannot make {}: {error}", corpus.display()))?;
+    Ok([corpus, seeds])
 }
 
 fn targets(folder: &Path) -> Result<Vec<String>, String> {
@@ -55,6 +66,15 @@ mod tests {
     fn a_folder_without_targets_is_an_error() {
         assert!(targets(Path::new("/nonexistent")).is_err());
         assert!(targets(&program::root().join("docs")).is_err());
+    }
+
+    #[test]
+    fn every_target_begins_with_seeds() {
+        for target in targets(&program::root().join("fuzz/fuzz_targets")).unwrap() {
+            let seeds = program::root().join("fuzz/seeds").join(&target);
+            assert!(std::fs::read_dir(seeds).is_ok_and(|mut files| files.next().is_some()), "{target}");
+        }
+        assert!(folders(Path::new("/nonexistent"), "canon").is_err());
     }
 
     #[test]

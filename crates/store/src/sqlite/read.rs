@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
 
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
@@ -29,12 +30,17 @@ const QUESTIONS_MAX: usize = 1_024;
 type Question = Box<dyn FnOnce(&mut Connection) + Send>;
 
 #[derive(Debug)]
-pub(super) struct Readers(mpsc::SyncSender<Question>);
+pub(super) struct Readers {
+    /// Gone only while the readers are being stopped.
+    questions: Option<mpsc::SyncSender<Question>>,
+    threads: Vec<JoinHandle<()>>,
+}
 
 impl Readers {
     pub(super) fn start(path: &Path) -> Result<Self, JournalError> {
         let (sender, receiver) = mpsc::sync_channel::<Question>(QUESTIONS_MAX);
         let receiver = Arc::new(Mutex::new(receiver));
+        let mut threads = Vec::with_capacity(READERS);
         for n in 0..READERS {
             let mut connection = open::connect(path)?;
             connection.pragma_update(None, "query_only", true).map_err(failed)?;
@@ -45,12 +51,13 @@ impl Readers {
                     question(&mut connection);
                 }
             };
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name(format!("actum-store-reader-{n}"))
                 .spawn(run)
                 .map_err(|e| JournalError::Unavailable(format!("cannot start a reader: {e}")))?;
+            threads.push(thread);
         }
-        Ok(Self(sender))
+        Ok(Self { questions: Some(sender), threads })
     }
 
     /// Asks on a reader's connection, within one snapshot of the database.
@@ -59,14 +66,27 @@ impl Readers {
         question: impl FnOnce(&Connection) -> Result<T, JournalError> + Send + 'static,
     ) -> Work<'static, T> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.0.try_send(Box::new(move |connection| {
+        let question: Question = Box::new(move |connection| {
             let result = connection.transaction().map_err(failed).and_then(|tx| question(&tx));
             let _ = answer.send(result);
-        }));
+        });
+        let sent = self.questions.as_ref().is_some_and(|questions| questions.try_send(question).is_ok());
         Box::pin(async move {
-            sent.map_err(|_| JournalError::Unavailable("too many questions are waiting; try again".into()))?;
+            if !sent {
+                return Err(JournalError::Unavailable("too many questions are waiting; try again".into()));
+            }
             answered.await.unwrap_or_else(|_| Err(JournalError::Unavailable("its readers have stopped".into())))
         })
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        // The last connection to close folds the write-ahead log into the file: none may be left to a dying thread.
+        self.questions = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -1,0 +1,16 @@
+//! The real binary, end to end. One test binary; one module per family of commands.
+
+mod bad_input;
+mod concurrent;
+mod contract;
+mod crash;
+mod ledger;
+mod store;
+mod tamper;
+
+use actum_testkit::program::Program;
+
+/// The binary in a folder of its own.
+fn actum() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_actum"))
+}

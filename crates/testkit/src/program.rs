@@ -1,0 +1,170 @@
+//! Running the real binary in a private folder, with an environment that holds nothing of the machine's.
+
+use std::io::{BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::folder::Folder;
+
+/// The binary, a folder of its own to work in, and flags for every call.
+#[derive(Debug)]
+pub struct Program {
+    path: PathBuf,
+    pub folder: Folder,
+    flags: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+/// What a call left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Program {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), folder: Folder::new(), flags: Vec::new(), env: Vec::new() }
+    }
+
+    /// The same program on another store.
+    pub fn on_store(mut self, url: &str) -> Self {
+        self.flags = vec!["--store".into(), url.into()];
+        self
+    }
+
+    pub fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(arguments).args(&self.flags).current_dir(self.folder.path()).env_clear();
+        command.envs(self.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_with(arguments, b"")
+    }
+
+    /// Runs to the end with `input` on stdin.
+    pub fn run_with(&self, arguments: &[&str], input: &[u8]) -> Ended {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let input = input.to_vec();
+        // Written aside, because a child that answers while it reads would otherwise wait for us and we for it.
+        let writer = std::thread::spawn(move || {
+            let _ = stdin.write_all(&input);
+        });
+        let output = child.wait_with_output().expect("the program ends");
+        writer.join().expect("the input is written");
+        Ended {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Starts a call that is talked to while it runs.
+    pub fn start(&self, arguments: &[&str], env: &[(&str, &str)]) -> Running {
+        let mut command = self.command(arguments);
+        command.envs(env.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        Running {
+            stdin: child.stdin.take(),
+            stdout: BufReader::new(child.stdout.take().expect("a pipe")),
+            stderr: BufReader::new(child.stderr.take().expect("a pipe")),
+            child,
+        }
+    }
+
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        self.folder.file(name, text)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Ended {
+    /// The call succeeded; its output.
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// The one JSON document on stdout, whatever the exit code.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}{}", self.stdout, self.stderr))
+    }
+
+    pub fn json_lines(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+    }
+
+    /// The error document on stderr.
+    pub fn error(&self) -> Value {
+        let value: Value = serde_json::from_str(&self.stderr).unwrap_or_else(|e| panic!("{e}: {}", self.stderr));
+        value["error"].clone()
+    }
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub struct Running {
+    pub stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+    child: Child,
+}
+
+impl Running {
+    /// Sends a line; false if the other side is gone.
+    pub fn send(&mut self, line: &str) -> bool {
+        let sent = self.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}").and_then(|()| stdin.flush()));
+        matches!(sent, Some(Ok(())))
+    }
+
+    /// The next line of its output; nothing at the end.
+    pub fn line(&mut self) -> Option<String> {
+        read_line(&mut self.stdout)
+    }
+
+    pub fn error_line(&mut self) -> Option<String> {
+        read_line(&mut self.stderr)
+    }
+
+    /// SIGKILL; then the lines that were still on their way.
+    pub fn kill(mut self) -> Vec<String> {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+        std::iter::from_fn(|| self.line()).collect()
+    }
+
+    /// No more input; waits for the end.
+    pub fn finish(mut self) -> (i32, Vec<String>, Vec<String>) {
+        self.stdin = None;
+        let lines: Vec<_> = std::iter::from_fn(|| self.line()).collect();
+        let errors: Vec<_> = std::iter::from_fn(|| self.error_line()).collect();
+        (self.child.wait().expect("it ends").code().unwrap_or(-1), lines, errors)
+    }
+}
+
+fn read_line(from: &mut dyn std::io::BufRead) -> Option<String> {
+    let mut line = String::new();
+    // A line cut off by a kill is no line.
+    let read = from.read_line(&mut line).unwrap_or(0);
+    (read > 0 && line.ends_with('\n')).then(|| line.trim_end().to_owned())
+}
