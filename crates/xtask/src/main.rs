@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
 
 mod bench;
+mod demo;
 mod error_pages;
 mod fuzz;
 mod generate;
@@ -24,6 +25,7 @@ cargo xtask VERB
   tidy                   check the rules of the house that no compiler knows
   generate [--check]     write (or compare) schemas, the CLI reference and the error pages
   bench AREA [ARGS…]     run the benchmarks of an area; without AREA, list them
+  demo                   play a tour of the real program; an error if it does not end as it should
   fuzz [--seconds N]     run every fuzz target for N seconds (60)
 ";
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         ["generate"] => generate::write(),
         ["generate", "--check"] => generate::check(),
         ["bench", ref rest @ ..] => bench::run(rest),
+        ["demo"] => demo::run(),
         ["fuzz"] => fuzz::run(fuzz::SECONDS_DEFAULT),
         ["fuzz", "--seconds", seconds] => match seconds.parse() {
             Ok(seconds) => fuzz::run(seconds),

@@ -41,32 +41,45 @@ pub fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), Unwritable> {
 }
 
 fn write_object(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+    let start = out.len();
     out.push(b'{');
-    // The map's own order is a build feature of serde_json that any dependency can switch, so it is only a hint.
-    if members.keys().is_sorted_by(|a, b| compare_utf16(a, b) == Ordering::Less) {
-        write_members(members.iter(), out)?;
-    } else {
-        let mut sorted: Vec<_> = members.iter().collect();
-        sorted.sort_unstable_by(|a, b| compare_utf16(a.0, b.0));
-        write_members(sorted.into_iter(), out)?;
+    let mut before: Option<&str> = None;
+    for (key, value) in members {
+        // The map's own order is a build feature of serde_json that any dependency can switch, so it is only a hint.
+        // Byte order is the right one as long as no supplementary character is in sight.
+        if before.is_some_and(|before| before >= key.as_str()) || key.bytes().any(|b| b >= 0xF0) {
+            out.truncate(start);
+            return write_sorted(members, out);
+        }
+        if before.is_some() {
+            out.push(b',');
+        }
+        write_member(key, value, out)?;
+        before = Some(key);
     }
     out.push(b'}');
     Ok(())
 }
 
-fn write_members<'a>(
-    members: impl Iterator<Item = (&'a String, &'a Value)>,
-    out: &mut Vec<u8>,
-) -> Result<(), Unwritable> {
-    for (i, (key, value)) in members.enumerate() {
+#[cold]
+fn write_sorted(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+    let mut sorted: Vec<_> = members.iter().collect();
+    sorted.sort_unstable_by(|a, b| compare_utf16(a.0, b.0));
+    out.push(b'{');
+    for (i, (key, value)) in sorted.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        write_text(key, out);
-        out.push(b':');
-        write(value, out)?;
+        write_member(key, value, out)?;
     }
+    out.push(b'}');
     Ok(())
+}
+
+fn write_member(key: &str, value: &Value, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+    write_text(key, out);
+    out.push(b':');
+    write(value, out)
 }
 
 /// Order of UTF-16 code units, read off the UTF-8 bytes: the two orders differ only where U+E000..U+FFFF (lead
@@ -118,25 +131,42 @@ const ESCAPE: [u8; 256] = {
 
 /// Appends one string in canonical form, quotes included.
 pub fn write_text(text: &str, out: &mut Vec<u8>) {
+    let mut rest = text.as_bytes();
+    out.reserve(rest.len() + 2);
     out.push(b'"');
-    let bytes = text.as_bytes();
-    let mut copied = 0;
-    for (i, &byte) in bytes.iter().enumerate() {
-        let letter = ESCAPE[byte as usize];
-        if letter == 0 {
-            continue;
-        }
-        out.extend_from_slice(&bytes[copied..i]);
-        copied = i + 1;
-        if letter == b'u' {
-            const HEX: &[u8; 16] = b"0123456789abcdef";
-            out.extend_from_slice(b"\\u00");
-            out.push(HEX[(byte >> 4) as usize]);
-            out.push(HEX[(byte & 15) as usize]);
-        } else {
-            out.extend_from_slice(&[b'\\', letter]);
+    while let Some(at) = first_escape(rest) {
+        let byte = rest[at];
+        out.extend_from_slice(&rest[..at]);
+        rest = &rest[at + 1..];
+        match ESCAPE[byte as usize] {
+            b'u' => {
+                const HEX: &[u8; 16] = b"0123456789abcdef";
+                out.extend_from_slice(b"\\u00");
+                out.push(HEX[(byte >> 4) as usize]);
+                out.push(HEX[(byte & 15) as usize]);
+            }
+            letter => out.extend_from_slice(&[b'\\', letter]),
         }
     }
-    out.extend_from_slice(&bytes[copied..]);
+    out.extend_from_slice(rest);
     out.push(b'"');
+}
+
+/// Where the first byte stands that has to be escaped: a control character, a quote or a backslash. Looks at eight
+/// bytes at a time; a borrow may mark a byte too many, but only behind one that is marked rightly.
+fn first_escape(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let below = |word: u64, limit: u8| word.wrapping_sub(ONES * u64::from(limit)) & !word;
+    let (words, tail) = bytes.as_chunks::<8>();
+    for (i, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let quote = below(word ^ (ONES * u64::from(b'"')), 1);
+        let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
+        let found = (below(word, 0x20) | quote | backslash) & HIGH;
+        if found != 0 {
+            return Some(i * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    tail.iter().position(|b| ESCAPE[*b as usize] != 0).map(|at| words.len() * 8 + at)
 }
