@@ -12,7 +12,7 @@ pub(crate) struct Failure {
     pub message: String,
     pub details: Value,
     pub hint: Option<String>,
-    pub place: Option<Place>,
+    pub place: Option<Box<Place>>,
 }
 
 /// A position in a document, with the line as it stands there.
@@ -48,7 +48,7 @@ impl Failure {
         if self.details.is_null() {
             self.details = json!({"file": file, "line": line, "column": column});
         }
-        self.place = Some(place);
+        self.place = Some(Box::new(place));
         self
     }
 

@@ -1,5 +1,7 @@
 //! Every rule of the execution event and of the append, against the seed's own examples and a naive model.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use actum_ledger::append::{Book, Decision, Known};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::entry::Entry;

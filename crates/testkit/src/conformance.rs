@@ -166,7 +166,7 @@ async fn pages_and_proofs(journal: &Shared) {
     for (i, row) in hashes.iter().enumerate() {
         frontier.push(actum_ledger::merkle::leaf(&row.body));
         let old = i as u64 + 1;
-        if old % 97 == 0 || old == 256 {
+        if old.is_multiple_of(97) || old == 256 {
             let plan = Plan::consistency(old, SIZE).expect("a plan");
             let proof = plan.proof(&journal.nodes(&t, &plan.nodes()).await.expect("nodes")).expect("a proof");
             assert!(verify_consistency(old, frontier.root(), SIZE, log.frontier.root(), &proof), "{old}");

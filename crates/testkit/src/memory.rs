@@ -35,7 +35,7 @@ fn answer<T: Send + 'static>(value: T) -> Work<'static, T> {
 
 impl Content {
     fn append(&mut self, submission: Submission) -> Outcome {
-        let now = Timestamp::now();
+        let now = Timestamp::try_from(std::time::SystemTime::now()).expect("a time");
         let draft = match submission {
             Submission::Rejected(rejection) => return self.refuse(*rejection, now),
             Submission::Draft(draft) => draft,

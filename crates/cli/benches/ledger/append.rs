@@ -35,7 +35,6 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// One round: the callers share `operations` among them, each waiting for its answer before the next.
-#[expect(clippy::disallowed_methods, reason = "callers of a benchmark are tasks")]
 async fn round(append: &Append, first: usize, operations: usize) {
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
@@ -95,7 +94,7 @@ fn bare(mut commit: impl FnMut(&[(Vec<u8>, Vec<u8>)]) + Send + 'static) -> Appen
 }
 
 fn blake3_key(text: &[u8]) -> Vec<u8> {
-    actum_contract::digest::Digest::blake3(text).to_hex()[..38].as_bytes().to_vec()
+    actum_contract::digest::Digest::blake3(text).to_hex().as_bytes()[..38].to_vec()
 }
 
 fn compare(name: &str, floor: &Append, ours: &Append, operations: usize, bars: (f64, Option<f64>)) {

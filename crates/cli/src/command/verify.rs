@@ -1,6 +1,6 @@
 //! `actum ledger verify`: walk every log and name the first entry that is not what was recorded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_api::error;
@@ -97,7 +97,7 @@ impl Verify {
     }
 }
 
-fn public_key(path: &PathBuf) -> Result<VerifyingKey, Failure> {
+fn public_key(path: &Path) -> Result<VerifyingKey, Failure> {
     let document = Document::read(path)?;
     VerifyingKey::from_public_key_pem(&String::from_utf8_lossy(&document.text)).map_err(|_| {
         let message = format!("{} is not an Ed25519 public key in PEM", document.name);

@@ -1,5 +1,7 @@
 //! The real binary, end to end. One test binary; one module per family of commands.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 mod bad_input;
 mod concurrent;
 mod contract;
