@@ -9,7 +9,7 @@ mod fuzz;
 mod generate;
 mod install;
 #[path = "../../testkit/src/postgres.rs"]
-#[cfg_attr(not(test), expect(dead_code, reason = "the whole file is testkit's; the workshop uses a part of it"))]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop uses a part of it")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
 mod postgres;
 mod program;
