@@ -22,8 +22,9 @@ pub const ENTRY_ID_BYTES_MAX: usize = 128;
 /// How far a producer's clock may run ahead of ours.
 pub const CLOCK_SKEW_MAX_SECONDS: i64 = 300;
 
-/// Entries that one transaction of the store takes together.
+/// Entries that one transaction of the store takes together, and their size; whichever is reached first.
 pub const BATCH_ENTRIES_MAX: usize = 256;
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// Entries on one page of a list.
 pub const PAGE_ENTRIES_MAX: usize = 1_000;

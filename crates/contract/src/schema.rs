@@ -439,7 +439,7 @@ const NO_SUCH_FIELD: &str = "no such field";
 
 impl BadField {
     fn new(field: &str, value: impl Into<String>, expected: impl Into<String>) -> Self {
-        Self { field: field.to_owned(), value: value.into(), expected: expected.into(), variable: None }
+        Self { field: short(field), value: short(&value.into()), expected: expected.into(), variable: None }
     }
 
     fn outside(field: Field, value: String) -> Self {
@@ -451,7 +451,8 @@ impl BadField {
     }
 
     fn unknown(name: &str, value: String) -> Self {
-        let closest = Field::all().map(Field::name).min_by_key(|known| distance(name, known));
+        let nearest = || Field::all().map(Field::name).min_by_key(|known| distance(name, known));
+        let closest = if name.len() <= SHOWN_BYTES { nearest() } else { None };
         let expected = match closest {
             Some(known) if distance(name, known) <= 1 + known.len() / 4 => {
                 format!("{NO_SUCH_FIELD}; did you mean {known}?")
@@ -484,6 +485,16 @@ impl fmt::Display for BadField {
             write!(f, " (from {variable})")?;
         }
         write!(f, ", expected {}", self.expected)
+    }
+}
+
+/// Longest piece of a name or value that an error repeats.
+const SHOWN_BYTES: usize = 80;
+
+fn short(text: &str) -> String {
+    match text.char_indices().find(|(at, _)| *at >= SHOWN_BYTES) {
+        None => text.to_owned(),
+        Some((cut, _)) => format!("{}…", &text[..cut]),
     }
 }
 
@@ -579,6 +590,9 @@ mod tests {
     fn words_name_a_field_once() {
         let bad = Partial::read_words(["maxFileBytes=1000", "maxFileBytes=2000", "profile", "x=1"]).unwrap_err();
         assert_eq!(bad.fields.len(), 3);
+        let long = "x".repeat(1_000_000);
+        let bad = Partial::read_words([format!("{long}={long}").as_str()]).unwrap_err();
+        assert!(bad.to_string().len() < 300);
         let ok = Partial::read_words(["maxFileBytes=1000", "profile=ci"]).unwrap();
         assert_eq!(ok.get(Field::MaxFileBytes), Some(FieldValue::Integer(1000)));
     }

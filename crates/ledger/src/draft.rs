@@ -17,6 +17,16 @@ pub enum Submission {
     Rejected(Box<Rejection>),
 }
 
+impl Submission {
+    /// About how much memory it holds, for those who bound what waits.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Draft(draft) => draft.payload.len() + draft.lineage.as_ref().map_or(0, Vec::len),
+            Self::Rejected(rejection) => rejection.document.len(),
+        }
+    }
+}
+
 /// A refused document as the dead-letter list keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
@@ -131,6 +141,14 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         read_other(&mut top, kind)
     };
     let (depends_on, supersedes) = read_lineage(&mut top, is_event);
+
+    // Entries are read again from their own text: by a replay, and to be compared.
+    for field in ["payload", "lineage"] {
+        if let Some((path, number)) = top.get(field).and_then(canon::find_unsafe_double) {
+            let message = format!("number {number} has more digits than a double keeps: write it as a string");
+            top.note(&format!("{field}{path}"), message);
+        }
+    }
 
     let text = |field: &str| object.get(field).and_then(Value::as_str).map(str::to_owned);
     let lineage = object.get("lineage").map(canon::canonical).transpose().ok()?;

@@ -185,6 +185,8 @@ fn each_field_rule_has_a_violation_of_its_own() {
         ("lineage.dependsOnLedgerIds", json!("led-100"), "lineage.dependsOnLedgerIds"),
         ("lineage.rerunOfExecutionId", json!(""), "lineage.rerunOfExecutionId"),
         ("lineage.supersedes", json!([""]), "lineage.supersedes[0]"),
+        ("payload.result", json!({"a": [1, 1e17]}), "payload.result.a[1]"),
+        ("lineage.weight", json!(-9007199254740994.0), "lineage.weight"),
     ];
     for (path, value, expected) in cases {
         assert_eq!(paths(with(path, value.clone())), [*expected], "{path} = {value}");

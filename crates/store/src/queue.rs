@@ -4,7 +4,7 @@
 //! caller that costs nothing; at many it shares the price of a durable commit among them.
 
 use actum_contract::id::Tenant;
-use actum_contract::limit::BATCH_ENTRIES_MAX;
+use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
 use actum_ledger::draft::Submission;
 use actum_ledger::journal::{JournalError, Outcome, Work};
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +17,15 @@ const QUEUE_REQUESTS_MAX: usize = 8_192;
 pub(crate) enum Request {
     Append(Submission),
     Checkpoint { tenant: Tenant, size: u64, note: String },
+}
+
+impl Request {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Append(submission) => submission.bytes(),
+            Self::Checkpoint { note, .. } => note.len(),
+        }
+    }
 }
 
 /// What came of it. A checkpoint that is kept is merely `Kept`.
@@ -116,11 +125,13 @@ impl Receiver {
 
     fn fill(&mut self, first: (Request, Answer)) -> Batch {
         let mut batch = Batch::default();
-        let mut next = Some(first);
+        let (mut next, mut bytes) = (Some(first), 0);
         while let Some((request, answer)) = next {
+            bytes += request.bytes();
             batch.requests.push(request);
             batch.answers.push(answer);
-            next = if batch.requests.len() < BATCH_ENTRIES_MAX { self.0.try_recv().ok() } else { None };
+            let room = batch.requests.len() < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES_MAX;
+            next = if room { self.0.try_recv().ok() } else { None };
         }
         batch
     }

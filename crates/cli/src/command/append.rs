@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::canon::{self, Flaw};
-use actum_contract::limit::{BATCH_ENTRIES_MAX, EVENT_BYTES_MAX};
+use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, EVENT_BYTES_MAX};
 use actum_ledger::draft::{self, Rejection, Submission};
 use actum_ledger::journal::{Outcome, Work};
 use actum_ledger::refusal::{Refusal, Violation};
@@ -29,6 +29,9 @@ pub(crate) struct Append {
     file: PathBuf,
 }
 
+/// Documents that are read before they are needed.
+const READ_AHEAD_PIECES: usize = 16;
+
 /// A document of the stream and the line on which it begins.
 struct Piece {
     line: usize,
@@ -49,25 +52,32 @@ impl Append {
         };
         // A producer may wait for one answer before it sends the next document, so reading and answering must not
         // wait for each other.
-        let (sender, mut pieces) = mpsc::channel::<io::Result<Piece>>(BATCH_ENTRIES_MAX);
+        let (sender, mut pieces) = mpsc::channel::<io::Result<Piece>>(READ_AHEAD_PIECES);
         std::thread::Builder::new()
             .name("actum-append-reader".into())
             .spawn(move || read_all(input, &|piece| sender.blocking_send(piece).is_ok()))
             .map_err(|e| Failure::new(error::INTERNAL, format!("cannot start reading: {e}")))?;
 
         let mut report = Report { name: name.clone(), ..Report::default() };
-        let mut waiting: VecDeque<(usize, Work<'static, Outcome>)> = VecDeque::new();
+        let (mut waiting, mut bytes): (VecDeque<Waiting>, usize) = (VecDeque::new(), 0);
         let mut open = true;
         while open || !waiting.is_empty() {
+            let room = waiting.len() < 2 * BATCH_ENTRIES_MAX && bytes < 2 * BATCH_BYTES_MAX;
             tokio::select! {
-                piece = pieces.recv(), if open && waiting.len() < 2 * BATCH_ENTRIES_MAX => match piece {
+                piece = pieces.recv(), if open && room => match piece {
                     None => open = false,
                     Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
-                    Some(Ok(piece)) => waiting.push_back((piece.line, store.append(piece.submission()))),
+                    Some(Ok(piece)) => {
+                        let line = piece.line;
+                        let submission = piece.submission();
+                        bytes += submission.bytes();
+                        waiting.push_back(Waiting { line, bytes: submission.bytes(), work: store.append(submission) });
+                    }
                 },
                 outcome = first(&mut waiting), if !waiting.is_empty() => {
-                    let line = waiting.pop_front().map_or(0, |(line, _)| line);
-                    report.take(line, outcome?, out);
+                    let answered = waiting.pop_front();
+                    bytes -= answered.as_ref().map_or(0, |w| w.bytes);
+                    report.take(answered.map_or(0, |w| w.line), outcome?, out);
                 }
             }
         }
@@ -75,9 +85,16 @@ impl Append {
     }
 }
 
-async fn first(waiting: &mut VecDeque<(usize, Work<'static, Outcome>)>) -> Result<Outcome, Failure> {
+/// A document whose answer is awaited.
+struct Waiting {
+    line: usize,
+    bytes: usize,
+    work: Work<'static, Outcome>,
+}
+
+async fn first(waiting: &mut VecDeque<Waiting>) -> Result<Outcome, Failure> {
     match waiting.front_mut() {
-        Some((_, work)) => Ok(work.as_mut().await?),
+        Some(first) => Ok(first.work.as_mut().await?),
         None => Err(Failure::new(error::INTERNAL, "nothing is under way")),
     }
 }
@@ -241,13 +258,11 @@ impl Report {
         }
         let place = refusal.violations.iter().find_map(|v| Some((v.line?, v.column?)));
         let (line, column) = place.unwrap_or((line, 1));
-        // The list below says the rest.
-        let headline = match refusal.violations.len() {
-            0 | 1 => refusal.message.as_str(),
-            _ => refusal.message.split(':').next().unwrap_or_default(),
-        };
-        let mut text = format!("error[{}]: {headline}\n --> {}:{line}:{column}", row.code, self.name);
-        for v in refusal.violations.iter().filter(|v| !v.path.is_empty()) {
+        // Several violations are listed below; a single one is the message itself.
+        let listed = refusal.violations.len() > 1;
+        let headline = if listed { refusal.message.split(':').next().unwrap_or_default() } else { &refusal.message };
+        let mut text = format!("error[{}]: {}: {headline}\n --> {}:{line}:{column}", row.code, row.name, self.name);
+        for v in refusal.violations.iter().filter(|_| listed) {
             text.push_str(&format!("\n  - {}: {}", v.path, v.message));
         }
         text.push_str(&format!("\n  = see: docs/errors/{}.md", row.code));

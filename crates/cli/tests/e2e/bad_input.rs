@@ -8,7 +8,7 @@ use super::actum;
 /// (what, text, word in the message)
 fn documents() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     vec![
-        ("truncated", b"{\"a\": [1, 2".to_vec(), "EOF"),
+        ("truncated", b"{\"a\": [1, 2".to_vec(), "ends too early"),
         ("empty", b"".to_vec(), "empty"),
         ("not JSON", b"hello".to_vec(), "expected"),
         ("trailing text", b"{} x".to_vec(), "trailing"),
@@ -100,7 +100,11 @@ fn one_bad_line_among_many_is_one_refusal() {
     let oks: Vec<_> = ended.json_lines().iter().map(|l| l["ok"].as_bool().unwrap()).collect();
     assert_eq!((ended.code, oks), (2, vec![true, true, false, false, true]));
     let shown = actum.run_with(&["ledger", "append"], lines.join("\n").as_bytes());
-    assert!(shown.stderr.contains("error[A0201]: EOF while parsing a value\n --> stdin:3:8"), "{}", shown.stderr);
+    assert!(
+        shown.stderr.contains("error[A0201]: VALIDATION_ERROR: document ends too early\n --> stdin:3:8"),
+        "{}",
+        shown.stderr
+    );
     assert!(shown.stderr.contains("0 recorded, 3 already recorded, 2 refused"), "{}", shown.stderr);
 }
 

@@ -28,6 +28,26 @@ pub fn canonical_of<T: Serialize>(value: &T) -> Result<Vec<u8>, Unwritable> {
     canonical(&value)
 }
 
+/// A number whose canonical text the strict reader would refuse: a double of integral value between 2^53 and 1e21 is
+/// written as digits. What has to survive its own text must not hold one. Returns its path and text.
+pub fn find_unsafe_double(value: &Value) -> Option<(String, String)> {
+    match value {
+        Value::Number(n) => {
+            let double = n.as_f64().filter(|_| n.is_f64())?.abs();
+            let digits = double > crate::limit::INTEGER_SAFE_MAX as f64 && double < 1e21;
+            digits.then(|| (String::new(), n.to_string()))
+        }
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(i, item)| find_unsafe_double(item).map(|(path, text)| (format!("[{i}]{path}"), text))),
+        Value::Object(members) => members
+            .iter()
+            .find_map(|(key, member)| find_unsafe_double(member).map(|(path, text)| (format!(".{key}{path}"), text))),
+        _ => None,
+    }
+}
+
 /// SHA-256 over the canonical text.
 pub fn sha256(value: &Value) -> Result<Digest, Unwritable> {
     Ok(Digest::sha256(&canonical(value)?))

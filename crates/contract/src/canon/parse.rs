@@ -162,6 +162,7 @@ fn describe(error: &serde_json::Error, text: &[u8]) -> ParseError {
         Flaw::InvalidUtf8 => "text is not valid UTF-8".to_owned(),
         Flaw::Depth => format!("nested deeper than {} levels", crate::limit::JSON_DEPTH_MAX),
         Flaw::Truncated if text.iter().all(u8::is_ascii_whitespace) => "document is empty".to_owned(),
+        Flaw::Truncated => "document ends too early".to_owned(),
         _ => message,
     };
     ParseError { flaw, message, line: error.line().max(1), column: error.column().max(1) }

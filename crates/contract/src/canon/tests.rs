@@ -91,6 +91,17 @@ fn the_border_of_safe_integers_is_inside() {
 }
 
 #[test]
+fn keys_out_of_order_on_every_level_cost_no_more_than_a_sort() {
+    // U+E000 sorts after U+1F600 in UTF-16 and before it in UTF-8. Writing a level twice would take 2^40 steps here.
+    let mut value = json!(1);
+    for _ in 0..40 {
+        value = json!({"\u{1F600}": 2, "\u{E000}": value});
+    }
+    let text = String::from_utf8(canonical(&value).unwrap()).unwrap();
+    assert!(text.starts_with("{\"\u{1F600}\":2,\"\u{E000}\":{"));
+}
+
+#[test]
 fn depth_of_127_is_read() {
     let text = format!("{}{}", "[".repeat(127), "]".repeat(127));
     assert_eq!(canonical(&parse(text.as_bytes()).unwrap()).unwrap(), text.as_bytes());

@@ -41,45 +41,40 @@ pub fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), Unwritable> {
 }
 
 fn write_object(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-    let start = out.len();
-    out.push(b'{');
-    let mut before: Option<&str> = None;
-    for (key, value) in members {
-        // The map's own order is a build feature of serde_json that any dependency can switch, so it is only a hint.
-        // Byte order is the right one as long as no supplementary character is in sight.
-        if before.is_some_and(|before| before >= key.as_str()) || key.bytes().any(|b| b >= 0xF0) {
-            out.truncate(start);
-            return write_sorted(members, out);
-        }
-        if before.is_some() {
-            out.push(b',');
-        }
-        write_member(key, value, out)?;
-        before = Some(key);
+    if in_order(members) {
+        return write_members(members.iter(), out);
     }
-    out.push(b'}');
-    Ok(())
-}
-
-#[cold]
-fn write_sorted(members: &Map<String, Value>, out: &mut Vec<u8>) -> Result<(), Unwritable> {
     let mut sorted: Vec<_> = members.iter().collect();
     sorted.sort_unstable_by(|a, b| compare_utf16(a.0, b.0));
+    write_members(sorted.into_iter(), out)
+}
+
+/// Whether the map yields its keys in canonical order. It usually does, but its order is a build feature of serde_json
+/// that any dependency can switch. Byte order is the right one as long as no supplementary character is in sight.
+fn in_order(members: &Map<String, Value>) -> bool {
+    let mut before: Option<&String> = None;
+    members.keys().all(|key| {
+        let follows = before.is_none_or(|before| before < key) && !key.bytes().any(|b| b >= 0xF0);
+        before = Some(key);
+        follows
+    })
+}
+
+fn write_members<'a>(
+    members: impl Iterator<Item = (&'a String, &'a Value)>,
+    out: &mut Vec<u8>,
+) -> Result<(), Unwritable> {
     out.push(b'{');
-    for (i, (key, value)) in sorted.into_iter().enumerate() {
+    for (i, (key, value)) in members.enumerate() {
         if i > 0 {
             out.push(b',');
         }
-        write_member(key, value, out)?;
+        write_text(key, out);
+        out.push(b':');
+        write(value, out)?;
     }
     out.push(b'}');
     Ok(())
-}
-
-fn write_member(key: &str, value: &Value, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-    write_text(key, out);
-    out.push(b':');
-    write(value, out)
 }
 
 /// Order of UTF-16 code units, read off the UTF-8 bytes: the two orders differ only where U+E000..U+FFFF (lead
