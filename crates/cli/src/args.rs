@@ -94,7 +94,9 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
             ui::note(&error::json(row, message, &Value::Null, Some("run the command with --help")).to_string());
         }
         _ => {
-            let _ = error.print();
+            let text = error.render().to_string();
+            let text = text.replacen("error: ", &format!("error[{}]: ", row.code), 1);
+            ui::note(&format!("{}\n  = see: docs/errors/{}.md", text.trim_end(), row.code));
         }
     }
     ExitCode::from(row.exit)

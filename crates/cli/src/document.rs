@@ -63,7 +63,9 @@ impl Document {
     }
 
     fn yaml(&self) -> Result<Value, Failure> {
-        serde_saphyr::from_str::<Value>(self.utf8()?).map_err(|e| {
+        // YAML 1.2: `off` and `no` are words, not booleans. A mode of the contract is called off.
+        let options = serde_saphyr::options! { strict_booleans: true };
+        serde_saphyr::from_str_with_options::<Value>(self.utf8()?, options).map_err(|e| {
             let (line, column) = e.location().map_or((1, 1), |l| (l.line() as usize, l.column() as usize));
             let text = e.without_snippet().to_string();
             self.flaw(text.lines().next().unwrap_or("text is not YAML").to_owned(), line, column)

@@ -76,7 +76,7 @@ impl Place {
         Self { file: file.to_owned(), line, column, source: String::from_utf8_lossy(bytes).into_owned() }
     }
 
-    fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let Self { file, line, column, source } = self;
         let gutter = " ".repeat(line.to_string().len());
         let (shown, caret) = window(source, column.saturating_sub(1));
@@ -107,6 +107,7 @@ impl From<JournalError> for Failure {
         let name = match &e {
             JournalError::Unavailable(_) => error::STORE_UNAVAILABLE,
             JournalError::Damaged(_) => error::STORE_DAMAGED,
+            JournalError::Tampered(_) => error::LEDGER_DAMAGED,
             JournalError::Unusable(_) => error::STORE_UNUSABLE,
         };
         Self::new(name, e.to_string())

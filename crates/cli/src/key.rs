@@ -24,14 +24,17 @@ pub(crate) struct Key {
 impl Key {
     /// The project's key, if it has one yet.
     pub(crate) fn find(project: &Project) -> Result<Option<Self>, Failure> {
-        let path = project.folder()?.join("key.pem");
+        let path = project.key_path();
         if path.exists() { Self::read(path).map(Some) } else { Ok(None) }
     }
 
     pub(crate) fn find_or_make(project: &Project) -> Result<Self, Failure> {
         match Self::find(project)? {
             Some(key) => Ok(key),
-            None => Self::make(project.folder()?.join("key.pem")),
+            None => {
+                project.folder()?;
+                Self::make(project.key_path())
+            }
         }
     }
 

@@ -29,12 +29,17 @@ impl Project {
     /// The project's own folder, made on first use and kept out of version control.
     pub(crate) fn folder(&self) -> Result<PathBuf, Failure> {
         let folder = self.root.join(".actum");
-        let made = std::fs::create_dir_all(&folder).and_then(|()| {
-            let ignore = folder.join(".gitignore");
-            if ignore.exists() { Ok(()) } else { std::fs::write(ignore, "*\n") }
-        });
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(".gitignore"), "*\n"));
         made.map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))?;
         Ok(folder)
+    }
+
+    /// Where the signing key is, if there is one yet; makes nothing.
+    pub(crate) fn key_path(&self) -> PathBuf {
+        self.root.join(".actum/key.pem")
     }
 
     pub(crate) fn location(&self) -> Result<Location, Failure> {

@@ -14,23 +14,28 @@ pub(crate) struct Out {
     quiet: bool,
     verbose: bool,
     stdout: io::Stdout,
+    /// The reader has seen enough and is gone; work goes on without it.
+    unread: bool,
 }
 
 impl Out {
     pub(crate) fn new(global: &Global) -> Self {
-        Self { json: global.json, quiet: global.quiet, verbose: global.verbose, stdout: io::stdout() }
+        Self { json: global.json, quiet: global.quiet, verbose: global.verbose, stdout: io::stdout(), unread: false }
     }
 
     /// Prints bytes as they are, for results that are documents themselves.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        let written = self.stdout.write_all(bytes).and_then(|()| self.stdout.flush());
-        if let Err(e) = written {
-            // A reader that has seen enough is no error; a full disk behind a redirection is.
-            let code = if e.kind() == io::ErrorKind::BrokenPipe { 0 } else { 70 };
-            if code != 0 {
+        if self.unread {
+            return;
+        }
+        match self.stdout.write_all(bytes).and_then(|()| self.stdout.flush()) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => self.unread = true,
+            Err(e) => {
+                // A full disk behind a redirection: whoever reads the result must not take it for whole.
                 note(&format!("cannot write to stdout: {e}"));
+                std::process::exit(70);
             }
-            std::process::exit(code);
         }
     }
 

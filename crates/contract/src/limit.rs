@@ -26,8 +26,9 @@ pub const CLOCK_SKEW_MAX_SECONDS: i64 = 300;
 pub const BATCH_ENTRIES_MAX: usize = 256;
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// Entries on one page of a list.
+/// Entries on one page of a list, and their size; whichever is reached first.
 pub const PAGE_ENTRIES_MAX: usize = 1_000;
+pub const PAGE_BYTES_MAX: usize = 8 << 20;
 
 /// What is kept of a refused document that is not even JSON.
 pub const DEAD_LETTER_BYTES_MAX: usize = 64 << 10;

@@ -107,7 +107,7 @@ pub fn resolve(layers: Layers<'_>) -> Result<Resolved, BadConfig> {
         provenance[field as usize] = source;
     }
     if !bad.is_empty() {
-        return Err(BadConfig { fields: bad });
+        return Err(BadConfig::new(bad));
     }
     Ok(Resolved { config: ExecutionConfig::build(|field| values[field as usize]), provenance })
 }

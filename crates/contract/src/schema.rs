@@ -343,7 +343,7 @@ impl ExecutionConfig {
         let partial = Partial::read(value)?;
         let missing: Vec<_> = Field::all().filter(|f| partial.get(*f).is_none()).map(BadField::missing).collect();
         if !missing.is_empty() {
-            return Err(BadConfig { fields: missing });
+            return Err(BadConfig { fields: missing, rest: partial });
         }
         Ok(Self::build(|field| partial.get(field).unwrap_or(field.default_value())))
     }
@@ -379,7 +379,7 @@ impl Partial {
     /// Reads an object of fields. All bad and unknown ones are reported together.
     pub fn read(value: &Value) -> Result<Self, BadConfig> {
         let Value::Object(members) = value else {
-            return Err(BadConfig { fields: vec![BadField::not_an_object(value)] });
+            return Err(BadConfig::new(vec![BadField::not_an_object(value)]));
         };
         Self::collect(members.iter().map(|(name, value)| match Field::named(name) {
             Some(field) => field.read(value).map(|v| (field, v)),
@@ -411,7 +411,7 @@ impl Partial {
                 Err(field) => bad.push(field),
             }
         }
-        if bad.is_empty() { Ok(partial) } else { Err(BadConfig { fields: bad }) }
+        if bad.is_empty() { Ok(partial) } else { Err(BadConfig { fields: bad, rest: partial }) }
     }
 }
 
@@ -420,6 +420,14 @@ impl Partial {
 #[error("{}", self.fields.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct BadConfig {
     pub fields: Vec<BadField>,
+    /// What is left without them, so that other sources can be judged as well.
+    pub rest: Partial,
+}
+
+impl BadConfig {
+    pub fn new(fields: Vec<BadField>) -> Self {
+        Self { fields, rest: Partial::default() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -116,12 +116,14 @@ pub fn unsupported(material: &Value) -> Vec<UnsupportedField> {
     let mut found: Vec<_> = supported()
         .into_iter()
         .filter_map(|(field, ours)| {
-            let value = material.get(field)?;
+            // Only what has the form of a version can be another one; anything else is damage.
+            let value =
+                material.get(field).filter(|v| v.is_u64() == ours.is_u64() && v.is_string() == ours.is_string())?;
             (*value != ours).then(|| UnsupportedField { field, value: value.clone() })
         })
         .collect();
     let inner = &material["normalizedExecutionConfig"]["schemaVersion"];
-    if !inner.is_null() && *inner != json!(SCHEMA_VERSION) {
+    if inner.is_u64() && *inner != json!(SCHEMA_VERSION) {
         found.push(UnsupportedField { field: "normalizedExecutionConfig.schemaVersion", value: inner.clone() });
     }
     found
@@ -172,8 +174,10 @@ mod tests {
         assert!(unsupported(&ours).is_empty());
         for (field, _) in supported() {
             let mut other = ours.clone();
-            other[field] = json!(2);
+            other[field] = if field == "randomnessSeed" { json!("dice") } else { json!(2) };
             assert_eq!(unsupported(&other)[0].field, field);
+            other[field] = json!(null);
+            assert!(unsupported(&other).is_empty());
             other.as_object_mut().unwrap().remove(field);
             assert!(unsupported(&other).is_empty());
         }

@@ -231,8 +231,9 @@ fn check_lineage(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
 fn check_event(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
     let Some(event) = &draft.event else { return Ok(()) };
     let last = pages.executions.get(&(event.robot.clone(), event.execution.clone())).copied();
-    let blocked = event.reports_block && gate::blocks(event.coherence, event.policy);
-    transition(last, event.state, event.attempt, blocked).map_err(|why| {
+    // Whether a first event may be `failed` is the gate's doing; whether it reports the block rightly is judged below.
+    let blocks = gate::blocks(event.coherence, event.policy);
+    transition(last, event.state, event.attempt, blocks).map_err(|why| {
         let from = last.map_or("nothing".to_owned(), |l| format!("{} (attempt {})", l.state, l.attempt));
         let message = format!("{from} cannot be followed by {} (attempt {}): {why}", event.state, event.attempt);
         Refusal::new(Code::InvalidTransition, message, vec![Violation::new("state", why)])
@@ -253,7 +254,9 @@ fn conflict(draft: &Draft, known: &Known) -> Option<Refusal> {
         Some(Ok(entry)) => entry,
         _ => return Some(conflict_at(vec![Violation::new("", "the stored entry cannot be read")])),
     };
-    let ours = content(draft);
+    let Some(ours) = content(draft) else {
+        return Some(conflict_at(vec![Violation::new("payload", "cannot be read again")]));
+    };
     let theirs = json!({
         "robotId": stored.robot, "module": stored.module, "source": stored.source, "type": stored.kind,
         "state": stored.state, "payload": stored.payload, "lineage": stored.lineage.map(as_set),
@@ -270,13 +273,12 @@ fn conflict_at(violations: Vec<Violation>) -> Refusal {
 }
 
 /// What makes two documents under one identity the same: everything but the clock of the producer.
-fn content(draft: &Draft) -> Value {
-    let parse = |text: &[u8]| canon::parse(text).unwrap_or_default();
-    json!({
+fn content(draft: &Draft) -> Option<Value> {
+    let lineage = draft.lineage.as_deref().map(canon::parse).transpose().ok()?;
+    Some(json!({
         "robotId": draft.robot, "module": draft.module, "source": draft.source, "type": draft.kind,
-        "state": draft.state, "payload": parse(&draft.payload),
-        "lineage": draft.lineage.as_deref().map(parse).map(as_set),
-    })
+        "state": draft.state, "payload": canon::parse(&draft.payload).ok()?, "lineage": lineage.map(as_set),
+    }))
 }
 
 /// Dependency ids are a set: order and repetition carry no meaning.

@@ -2,7 +2,7 @@
 //! the writer, so that the store's one writing thread copies bytes instead of walking trees.
 
 use actum_contract::canon;
-use actum_contract::id::Tenant;
+use actum_contract::id::{Tenant, check_name};
 use actum_contract::limit;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
@@ -144,9 +144,9 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
 
     // Entries are read again from their own text: by a replay, and to be compared.
     for field in ["payload", "lineage"] {
-        if let Some((path, number)) = top.get(field).and_then(canon::find_unsafe_double) {
-            let message = format!("number {number} has more digits than a double keeps: write it as a string");
-            top.note(&format!("{field}{path}"), message);
+        let found = top.get(field).map(|value| canon::unsafe_doubles(value, field));
+        for (path, number) in found.unwrap_or_default() {
+            top.note(&path, format!("number {number} has more digits than a double keeps: write it as a string"));
         }
     }
 
@@ -237,9 +237,10 @@ fn read_ids(l: &mut Fields<'_>, field: &str, required: bool) -> Vec<String> {
     }
     let mut ids = Vec::with_capacity(items.len());
     for (i, item) in items.iter().enumerate() {
-        match item.as_str() {
-            Some(id) if !id.trim().is_empty() => ids.push(id.to_owned()),
-            _ => l.note(&format!("{field}[{i}]"), "must be a non-empty string"),
+        match item.as_str().map(|id| (id, check_name(id))) {
+            Some((id, Ok(()))) => ids.push(id.to_owned()),
+            Some((_, Err(e))) => l.note(&format!("{field}[{i}]"), e.to_string()),
+            None => l.note(&format!("{field}[{i}]"), "must be a non-empty string"),
         }
     }
     ids.sort_unstable();

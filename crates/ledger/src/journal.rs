@@ -11,7 +11,7 @@ use crate::coherence::Dependency;
 use crate::draft::Submission;
 use crate::merkle::Node;
 use crate::refusal::Refusal;
-use crate::verify::Row;
+use crate::verify::{Bad, Row};
 
 /// An answer that arrives later; boxed so that the port can be a trait object.
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T, JournalError>> + Send + 'a>>;
@@ -25,7 +25,8 @@ pub trait Journal: Send + Sync {
     /// The stored text of one entry.
     fn entry<'a>(&'a self, tenant: &'a Tenant, id: &'a str) -> Work<'a, Option<Vec<u8>>>;
 
-    /// Entries in order of their sequence, as rows of the log.
+    /// Entries in order of their sequence, as rows of the log. A page ends at its limit or at a bound on its bytes; only
+    /// an empty one means that there is no more.
     fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>>;
 
     fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log>;
@@ -36,7 +37,8 @@ pub trait Journal: Send + Sync {
     /// What is known of each id, for the assessment of a lineage.
     fn lineage<'a>(&'a self, tenant: &'a Tenant, ids: &'a [String]) -> Work<'a, Vec<Dependency>>;
 
-    /// Keeps a signed checkpoint, so that `verify` finds a tail that was cut off behind it.
+    /// Keeps a signed checkpoint, so that `verify` finds a tail that was cut off behind it. One that is kept stays:
+    /// a second of the same size is not taken.
     fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()>;
 
     fn checkpoints<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<String>>;
@@ -95,6 +97,9 @@ pub enum JournalError {
     /// The database holds something that this program did not write.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// The journal is not what was recorded.
+    #[error(transparent)]
+    Tampered(Box<Bad>),
     /// The database was made by a newer program, or is no store at all.
     #[error("{0}")]
     Unusable(String),

@@ -92,6 +92,11 @@ pub fn join(mut hashes: Vec<Digest>) -> Option<Digest> {
 pub struct Plan(Vec<Vec<Node>>);
 
 impl Plan {
+    /// Not a proof but the root itself, out of stored nodes instead of the frontier: the only element of `proof`.
+    pub fn root(size: u64) -> Self {
+        Self(vec![complete(0, size)])
+    }
+
     /// Proof that leaf `index` is in the tree of `size`. Nothing if it cannot be.
     pub fn inclusion(index: u64, size: u64) -> Option<Self> {
         if index >= size {
@@ -288,6 +293,8 @@ mod tests {
         let all = leaves(70);
         for size in 1..=all.len() as u64 {
             let root = oracle(&all[..size as usize]);
+            let plan = Plan::root(size);
+            assert_eq!(plan.proof(&hashes_of(&plan, &all)), Some(vec![root]));
             for index in 0..size {
                 let plan = Plan::inclusion(index, size).unwrap();
                 let proof = plan.proof(&hashes_of(&plan, &all)).unwrap();

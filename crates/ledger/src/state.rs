@@ -9,8 +9,8 @@ pub struct Last {
     pub attempt: u64,
 }
 
-/// Whether `next` may follow `last`. `blocked` tells that the event reports a gate that blocks, which is the only
-/// way an execution may begin with `failed`. The sentence says what would be allowed.
+/// Whether `next` may follow `last`. `blocked` tells that the gate blocks the execution, which is the only way it may
+/// begin with `failed`. The sentence says what would be allowed.
 pub fn transition(last: Option<Last>, next: State, attempt: u64, blocked: bool) -> Result<(), String> {
     use State::{Cancelled, Failed, Planned, Running, Succeeded};
     let Some(Last { state, attempt: before }) = last else {

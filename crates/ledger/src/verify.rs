@@ -7,12 +7,15 @@ use crate::append::Log;
 use crate::checkpoint::Checkpoint;
 use crate::entry::Entry;
 use crate::merkle;
+use crate::time;
 
 /// A row of the stored log, as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub seq: u64,
     pub id: String,
+    pub kind: String,
+    pub created_ns: i64,
     pub hash: Vec<u8>,
     pub body: Vec<u8>,
 }
@@ -31,7 +34,7 @@ pub struct Bad {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     #[error("is missing (the next one found is {0})")]
-    Missing(u64),
+    Missing(i64),
     #[error("its content does not have the hash it was recorded with")]
     Hash,
     #[error("its content is unreadable: {0}")]
@@ -82,7 +85,7 @@ impl Walk {
     pub fn row(&mut self, row: &Row) -> Result<(), Bad> {
         let expected = self.size();
         if row.seq != expected {
-            return Err(self.bad(expected, None, Flaw::Missing(row.seq)));
+            return Err(self.bad(expected, None, Flaw::Missing(row.seq as i64)));
         }
         let hash = merkle::leaf(&row.body);
         let bad = |flaw| Err(self.bad(row.seq, Some(&row.id), flaw));
@@ -102,6 +105,13 @@ impl Walk {
         if entry.tenant != self.tenant.as_str() {
             return bad(Flaw::Field("tenant"));
         }
+        // Columns that stand beside the text decide about lineage and lists; they must say what the text says.
+        if entry.kind != row.kind {
+            return bad(Flaw::Field("type"));
+        }
+        if time::parse(&entry.created_at).map(time::nanoseconds) != Ok(row.created_ns) {
+            return bad(Flaw::Field("creation time"));
+        }
         if entry.prev != self.log.head {
             return bad(Flaw::Chain);
         }
@@ -119,6 +129,20 @@ impl Walk {
             self.checkpoints.pop();
         }
         Ok(())
+    }
+
+    /// Checks the entries without a head, for making one: every kept checkpoint must be reached, and a stored head
+    /// that says there were more entries is believed.
+    pub fn finish_journal(mut self, stored_size: u64) -> Result<Log, Bad> {
+        self.check_checkpoints(None)?;
+        let size = self.size();
+        if stored_size > size {
+            return Err(self.bad(size, None, Flaw::Cut(stored_size)));
+        }
+        match self.checkpoints.first() {
+            Some(largest) => Err(self.bad(size, None, Flaw::CheckpointBeyond(largest.size))),
+            None => Ok(self.log),
+        }
     }
 
     /// Checks the stored head and the checkpoints beyond the last row.

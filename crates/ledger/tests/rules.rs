@@ -186,6 +186,7 @@ fn each_field_rule_has_a_violation_of_its_own() {
         ("lineage.rerunOfExecutionId", json!(""), "lineage.rerunOfExecutionId"),
         ("lineage.supersedes", json!([""]), "lineage.supersedes[0]"),
         ("payload.result", json!({"a": [1, 1e17]}), "payload.result.a[1]"),
+        ("lineage.dependsOnLedgerIds", json!(["led-100", "a\u{0}b"]), "lineage.dependsOnLedgerIds[1]"),
         ("lineage.weight", json!(-9007199254740994.0), "lineage.weight"),
     ];
     for (path, value, expected) in cases {
@@ -363,7 +364,7 @@ fn the_paths_through_the_matrix() {
     let block = [("planned", 1, false), ("failed", 1, false), ("failed", 1, true)];
     assert_eq!(
         run("partial", "block", true, &block),
-        [Err(Code::CoherenceBlocked), Err(Code::InvalidTransition), created]
+        [Err(Code::CoherenceBlocked), Err(Code::CoherenceBlocked), created]
     );
     assert_eq!(run("stale", "block", true, &[("failed", 1, true)]), [created]);
     assert_eq!(run("stale", "block", true, &[("planned", 1, false)]), [Err(Code::Validation)]);

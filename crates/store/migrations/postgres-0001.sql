@@ -5,7 +5,7 @@ CREATE TABLE store (id text NOT NULL, version bigint NOT NULL);
 -- Names are compared and ordered byte by byte, as SQLite does, whatever the database's locale.
 CREATE TABLE ledger_entry (
     tenant text COLLATE "C" NOT NULL,
-    seq bigint NOT NULL,
+    seq bigint NOT NULL CHECK (seq >= 0),
     id text COLLATE "C" NOT NULL,
     type text COLLATE "C" NOT NULL,
     created_ns bigint NOT NULL,

@@ -5,7 +5,7 @@ CREATE TABLE store (id TEXT NOT NULL);
 CREATE TABLE ledger_entry (
     n INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,
-    seq INTEGER NOT NULL,
+    seq INTEGER NOT NULL CHECK (seq >= 0),
     id TEXT NOT NULL,
     type TEXT NOT NULL,
     created_ns INTEGER NOT NULL,

@@ -54,14 +54,15 @@ impl Location {
     pub fn shown(&self) -> String {
         match self {
             Self::Sqlite(path) => path.display().to_string(),
-            Self::Postgres(url) => match (url.split_once("://"), url.rsplit_once('@')) {
-                (Some((scheme, _)), Some((user, rest))) => {
-                    let user =
-                        user.trim_start_matches(scheme).trim_start_matches("://").split(':').next().unwrap_or("");
-                    format!("{scheme}://{user}@{rest}")
-                }
-                _ => url.clone(),
-            },
+            Self::Postgres(url) => {
+                // Parameters may hold a password too, so none is shown.
+                let bare = url.split('?').next().unwrap_or_default();
+                let (scheme, rest) = bare.split_once("://").unwrap_or(("postgres", bare));
+                let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+                let user = user.split(':').next().unwrap_or_default();
+                let at = if user.is_empty() { "" } else { "@" };
+                format!("{scheme}://{user}{at}{place}")
+            }
         }
     }
 }
@@ -102,7 +103,8 @@ mod tests {
         assert_eq!(Location::parse("sqlite:///a/b.db"), Ok(Location::Sqlite("/a/b.db".into())));
         assert!(matches!(Location::parse("mysql://x"), Err(BadLocation::Scheme(_))));
         assert_eq!(Location::parse("sqlite:"), Err(BadLocation::Empty));
-        let shown = Location::parse("postgres://me:secret@db/x").unwrap().shown();
-        assert_eq!(shown, "postgres://me@db/x");
+        let shown = |url: &str| Location::parse(url).unwrap().shown();
+        assert_eq!(shown("postgres://me:sec@ret@db/x"), "postgres://me@db/x");
+        assert_eq!(shown("postgres://db/x?user=me&password=secret"), "postgres://db/x");
     }
 }

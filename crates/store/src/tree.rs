@@ -1,7 +1,7 @@
-//! Which stored hashes make up an inner node of the Merkle tree. Shared by the dialects.
+//! Which rows of a log are meant: by a range of entries, or by an inner node of the tree. Shared by the dialects.
 
 use actum_contract::digest::Digest;
-use actum_ledger::journal::JournalError;
+use actum_ledger::journal::{JournalError, Range};
 use actum_ledger::merkle::{LEVEL_STEP, Node, join};
 
 /// Hashes to be read from one kept level; level 0 are the entries themselves.
@@ -17,6 +17,15 @@ pub(crate) fn stretch(node: Node) -> Stretch {
     let level = node.level - node.level % LEVEL_STEP;
     let up = node.level - level;
     Stretch { level, first: node.index << up, count: 1 << up }
+}
+
+/// Where a range begins. From the very beginning means from whatever is there: a row that somebody put before the
+/// first place must not be overlooked.
+pub(crate) fn first_seq(range: &Range) -> i64 {
+    match range.from {
+        0 if !range.backwards => i64::MIN,
+        from => i64::try_from(from).unwrap_or(i64::MAX),
+    }
 }
 
 /// The node out of its stretch.

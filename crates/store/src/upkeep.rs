@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use actum_ledger::journal::Work;
+use actum_contract::id::Tenant;
+use actum_ledger::checkpoint::Checkpoint;
+use actum_ledger::journal::{JournalError, Work};
+use actum_ledger::verify::Walk;
 
 /// What an operator may ask of a store.
 pub trait Upkeep: Send + Sync {
@@ -13,7 +16,7 @@ pub trait Upkeep: Send + Sync {
     fn check_database(&self) -> Work<'_, Check>;
 
     /// Makes every projection from the journal and compares it with the stored one; with `replace`, puts the new
-    /// ones in place where they differ.
+    /// ones in place where they differ. A journal that does not verify is refused: nothing is made from it.
     fn projections(&self, replace: bool) -> Work<'_, Vec<Projection>>;
 
     /// Writes a consistent copy as a SQLite store to a file that does not exist yet.
@@ -35,6 +38,23 @@ pub struct Projection {
     pub rows: u64,
     /// Rows that were stored and should not have been, or were not stored and should have been.
     pub differing: u64,
+}
+
+pub(crate) fn refuse_existing(file: &Path) -> Result<(), JournalError> {
+    match file.exists() {
+        true => Err(JournalError::Unusable(format!("{} exists already; name another file", file.display()))),
+        false => Ok(()),
+    }
+}
+
+/// Entries read at a time while the journal is walked.
+pub(crate) const WALK_ENTRIES: usize = 1_000;
+
+/// A walk over a tenant's journal that must reach every kept checkpoint. Who signed them is not asked here: what one
+/// says about the log is enough to stop a repair.
+pub(crate) fn walk_of(tenant: &Tenant, notes: &[String]) -> Walk {
+    let checkpoints = notes.iter().filter_map(|note| Checkpoint::parse(note).ok()).collect();
+    Walk::new(tenant.clone(), checkpoints)
 }
 
 /// The projections, in the order in which they are reported.

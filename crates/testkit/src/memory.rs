@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
+use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::{Appended, Book, Decision, Log};
 use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::{Rejection, Submission};
@@ -109,14 +110,28 @@ impl Journal for Memory {
     }
 
     fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>> {
-        let row = |e: &Appended| Row { seq: e.seq, id: e.id.clone(), hash: e.hash.0.to_vec(), body: e.body.to_vec() };
+        let row = |e: &Appended| Row {
+            seq: e.seq,
+            id: e.id.clone(),
+            kind: e.kind.clone(),
+            created_ns: e.created_ns,
+            hash: e.hash.0.to_vec(),
+            body: e.body.to_vec(),
+        };
         let wanted = |e: &&Appended| range.kind.as_ref().is_none_or(|k| *k == e.kind);
         self.with(|s| {
             let all = s.of(tenant).iter().filter(wanted);
-            match range.backwards {
+            let mut rows: Vec<_> = match range.backwards {
                 true => all.rev().filter(|e| e.seq < range.from).take(range.limit).map(row).collect(),
                 false => all.filter(|e| e.seq >= range.from).take(range.limit).map(row).collect(),
-            }
+            };
+            let mut bytes = 0;
+            let fits = rows.iter().position(|r| {
+                bytes += r.body.len();
+                bytes >= PAGE_BYTES_MAX
+            });
+            rows.truncate(fits.map_or(rows.len(), |last| last + 1));
+            rows
         })
     }
 
@@ -140,7 +155,7 @@ impl Journal for Memory {
 
     fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()> {
         self.with(|s| {
-            s.checkpoints.insert((tenant.clone(), size), note.to_owned());
+            s.checkpoints.entry((tenant.clone(), size)).or_insert_with(|| note.to_owned());
         })
     }
 

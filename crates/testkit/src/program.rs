@@ -41,8 +41,16 @@ impl Program {
         self
     }
 
+    /// The same program in the same folder, as a user who owns nothing.
+    pub fn as_nobody(&self) -> Visitor<'_> {
+        Visitor(self)
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.path);
+        self.command_of(Command::new(&self.path), arguments)
+    }
+
+    fn command_of(&self, mut command: Command, arguments: &[&str]) -> Command {
         command.args(arguments).args(&self.flags).current_dir(self.folder.path()).env_clear();
         command.envs(self.env.iter().map(|(k, v)| (k.as_str(), v.as_str())));
         command
@@ -54,22 +62,7 @@ impl Program {
 
     /// Runs to the end with `input` on stdin.
     pub fn run_with(&self, arguments: &[&str], input: &[u8]) -> Ended {
-        let mut command = self.command(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the program starts");
-        let mut stdin = child.stdin.take().expect("a pipe");
-        let input = input.to_vec();
-        // Written aside, because a child that answers while it reads would otherwise wait for us and we for it.
-        let writer = std::thread::spawn(move || {
-            let _ = stdin.write_all(&input);
-        });
-        let output = child.wait_with_output().expect("the program ends");
-        writer.join().expect("the input is written");
-        Ended {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        run(self.command(arguments), input)
     }
 
     /// Starts a call that is talked to while it runs.
@@ -95,6 +88,51 @@ impl Program {
 
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+}
+
+/// Somebody else at the same place.
+#[derive(Debug)]
+pub struct Visitor<'a>(&'a Program);
+
+impl Visitor<'_> {
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_with(arguments, b"")
+    }
+
+    /// As root by dropping to the user `nobody`; an ordinary user owns little enough already.
+    pub fn run_with(&self, arguments: &[&str], input: &[u8]) -> Ended {
+        let program = self.0;
+        let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+        if !root {
+            return program.run_with(arguments, input);
+        }
+        // The binary may lie where nobody may not go.
+        let copy = program.path("actum-for-nobody");
+        std::fs::copy(&program.path, &copy).expect("the program can be copied");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]).arg(&copy);
+        let ended = run(program.command_of(command, arguments), input);
+        std::fs::remove_file(copy).expect("the copy can be removed");
+        ended
+    }
+}
+
+fn run(mut command: Command, input: &[u8]) -> Ended {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    // Written aside, because a child that answers while it reads would otherwise wait for us and we for it.
+    let writer = std::thread::spawn(move || {
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().expect("the program ends");
+    writer.join().expect("the input is written");
+    Ended {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
 
@@ -151,6 +189,13 @@ impl Running {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
         std::iter::from_fn(|| self.line()).collect()
+    }
+
+    /// Nobody reads its output any more; waits for the end.
+    pub fn abandon(self) -> i32 {
+        let Self { stdin, stdout, stderr, mut child } = self;
+        drop((stdin, stdout, stderr));
+        child.wait().expect("it ends").code().unwrap_or(-1)
     }
 
     /// No more input; waits for the end.

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::Ended;
-use crate::failure::Failure;
+use crate::failure::{Failure, Place};
 use crate::ui::{self, Out};
 
 #[derive(Debug, Args)]
@@ -68,16 +68,19 @@ impl Append {
                     None => open = false,
                     Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
                     Some(Ok(piece)) => {
-                        let line = piece.line;
+                        let (line, text) = (piece.line, piece.text.clone());
                         let submission = piece.submission();
                         bytes += submission.bytes();
-                        waiting.push_back(Waiting { line, bytes: submission.bytes(), work: store.append(submission) });
+                        let place = place_of(&submission, &name, line, &text);
+                        let (size, work) = (submission.bytes(), store.append(submission));
+                        waiting.push_back(Waiting { line, place, bytes: size, work });
                     }
                 },
                 outcome = first(&mut waiting), if !waiting.is_empty() => {
                     let answered = waiting.pop_front();
                     bytes -= answered.as_ref().map_or(0, |w| w.bytes);
-                    report.take(answered.map_or(0, |w| w.line), outcome?, out);
+                    let (line, place) = answered.map_or((0, None), |w| (w.line, w.place));
+                    report.take(line, place, outcome?, out);
                 }
             }
         }
@@ -88,8 +91,18 @@ impl Append {
 /// A document whose answer is awaited.
 struct Waiting {
     line: usize,
+    /// Where the text stops being JSON, if it does.
+    place: Option<Place>,
     bytes: usize,
     work: Work<'static, Outcome>,
+}
+
+fn place_of(submission: &Submission, name: &str, first_line: usize, text: &[u8]) -> Option<Place> {
+    let Submission::Rejected(rejection) = submission else { return None };
+    let (line, column) = rejection.refusal.violations.iter().find_map(|v| Some((v.line?, v.column?)))?;
+    // The document knows its own lines, the reader of the message those of the file.
+    let shown = Place::of(name, text, line - (first_line - 1), column);
+    Some(Place { line, ..shown })
 }
 
 async fn first(waiting: &mut VecDeque<Waiting>) -> Result<Outcome, Failure> {
@@ -127,7 +140,7 @@ impl Piece {
 /// Splits the input into documents: one per line, unless its first line is the beginning of a longer document.
 fn read_all(mut input: Box<dyn BufRead + Send>, send: &dyn Fn(io::Result<Piece>) -> bool) {
     let mut line = 0;
-    let mut held: Vec<Piece> = Vec::new();
+    let (mut held, mut held_bytes): (Vec<Piece>, usize) = (Vec::new(), 0);
     let mut undecided = true;
     loop {
         let piece = match read_line(&mut input) {
@@ -145,15 +158,18 @@ fn read_all(mut input: Box<dyn BufRead + Send>, send: &dyn Fn(io::Result<Piece>)
             continue;
         }
         if undecided {
-            let begins = held.is_empty();
-            let size: usize = held.iter().map(|p| p.bytes + 1).sum::<usize>() + piece.bytes;
-            let longer = !begins || matches!(canon::parse(&piece.text), Err(e) if e.flaw == Flaw::Truncated);
-            if longer && size <= EVENT_BYTES_MAX && piece.bytes <= EVENT_BYTES_MAX {
+            held_bytes += piece.bytes + 1;
+            let longer = match held.is_empty() {
+                true => matches!(canon::parse(&piece.text), Err(e) if e.flaw == Flaw::Truncated),
+                // A whole document at the beginning of a line: these are lines after all, and somebody may be waiting.
+                false => !is_document(&piece.text),
+            };
+            if longer && held_bytes <= EVENT_BYTES_MAX {
                 held.push(piece);
                 continue;
             }
             undecided = false;
-            for earlier in held.drain(..) {
+            for earlier in held.drain(..).filter(|p| !p.text.iter().all(u8::is_ascii_whitespace)) {
                 if !send(Ok(earlier)) {
                     return;
                 }
@@ -169,20 +185,14 @@ fn read_all(mut input: Box<dyn BufRead + Send>, send: &dyn Fn(io::Result<Piece>)
     if held.is_empty() {
         return;
     }
-    // The input ended while the first line still looked like the beginning of something longer. It was, unless the
-    // lines make sense one by one and the whole does not.
-    let whole: Vec<u8> = held.iter().map(|p| p.text.as_slice()).collect::<Vec<_>>().join(&b'\n');
-    let lines = held.iter().skip(1).filter(|p| canon::parse(&p.text).is_ok_and(|v| v.is_object())).count();
-    if canon::parse(&whole).is_ok() || lines == 0 {
-        let (line, bytes) = (held[0].line, whole.len());
-        send(Ok(Piece { line, text: whole, bytes }));
-        return;
-    }
-    for piece in held.into_iter().filter(|p| !p.text.iter().all(u8::is_ascii_whitespace)) {
-        if !send(Ok(piece)) {
-            return;
-        }
-    }
+    // The input ended while it still looked like one document over many lines.
+    let text: Vec<u8> = held.iter().map(|p| p.text.as_slice()).collect::<Vec<_>>().join(&b'\n');
+    let (line, bytes) = (held[0].line, text.len());
+    send(Ok(Piece { line, text, bytes }));
+}
+
+fn is_document(text: &[u8]) -> bool {
+    text.starts_with(b"{") && text.ends_with(b"}") && canon::parse(text).is_ok_and(|v| v.is_object())
 }
 
 /// One line without its end, and its whole length; what is beyond the bound is read but not kept.
@@ -222,7 +232,7 @@ struct Report {
 }
 
 impl Report {
-    fn take(&mut self, line: usize, outcome: Outcome, out: &mut Out) {
+    fn take(&mut self, line: usize, place: Option<Place>, outcome: Outcome, out: &mut Out) {
         match outcome {
             Outcome::Created { id, seq } => {
                 self.created += 1;
@@ -234,7 +244,7 @@ impl Report {
             }
             Outcome::Refused(refusal) => {
                 self.refused += 1;
-                self.refuse(line, &refusal, out);
+                self.refuse(line, place, &refusal, out);
             }
         }
     }
@@ -247,7 +257,7 @@ impl Report {
         }
     }
 
-    fn refuse(&mut self, line: usize, refusal: &Refusal, out: &mut Out) {
+    fn refuse(&mut self, line: usize, place: Option<Place>, refusal: &Refusal, out: &mut Out) {
         let row = error::named(refusal.code.name());
         self.worst = self.worst.max(row.exit);
         if out.json {
@@ -256,13 +266,13 @@ impl Report {
             out.line(&json!({"ok": false, "id": null, "idempotent": false, "line": line, "error": error}).to_string());
             return;
         }
-        let place = refusal.violations.iter().find_map(|v| Some((v.line?, v.column?)));
-        let (line, column) = place.unwrap_or((line, 1));
         // Several violations are listed below; a single one is the message itself.
         let listed = refusal.violations.len() > 1;
         let headline = if listed { refusal.message.split(':').next().unwrap_or_default() } else { &refusal.message };
-        let mut text = format!("error[{}]: {}: {headline}\n --> {}:{line}:{column}", row.code, row.name, self.name);
-        for v in refusal.violations.iter().filter(|_| listed) {
+        let place = place.map_or_else(|| format!(" --> {}:{line}", self.name), |place| place.to_text());
+        let mut text = format!("error[{}]: {}: {headline}\n{place}", row.code, row.name);
+        let news = |v: &&Violation| listed || !(v.path.is_empty() || refusal.message.contains(&v.message));
+        for v in refusal.violations.iter().filter(news) {
             text.push_str(&format!("\n  - {}: {}", v.path, v.message));
         }
         text.push_str(&format!("\n  = see: docs/errors/{}.md", row.code));

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::change::{diff, diff_json};
 use actum_contract::metadata::{self, Stored};
-use actum_contract::{Contract, ExecutionConfig, Field, Layers, Partial, Profile, Resolved, resolve};
+use actum_contract::schema::BadField;
+use actum_contract::{BadConfig, Contract, ExecutionConfig, Field, Layers, Partial, Profile, Resolved, resolve};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -75,19 +76,29 @@ impl Verb {
 }
 
 impl Request {
-    fn partial(&self) -> Result<Partial, Failure> {
-        let from_file = match &self.config {
+    /// Reads every source before it complains about any: one error lists every bad field.
+    fn resolve(&self) -> Result<Resolved, Failure> {
+        let document = self.config.as_deref().map(Document::read).transpose()?;
+        let mut bad = Vec::new();
+        let mut keep = |read: Result<Partial, BadConfig>| {
+            read.unwrap_or_else(|found| {
+                bad.extend(found.fields);
+                found.rest
+            })
+        };
+        let from_file = match &document {
+            Some(document) => keep(Partial::read(&document.value()?)),
             None => Partial::default(),
-            Some(path) => read_partial(&Document::read(path)?)?,
         };
         let profile = self.profile.iter().map(|p| format!("profile={p}"));
         let words: Vec<_> = profile.chain(self.set.iter().cloned()).collect();
-        Ok(from_file.overlaid(&Partial::read_words(words.iter().map(String::as_str))?))
-    }
-
-    fn resolve(&self) -> Result<Resolved, Failure> {
-        let env = environment()?;
-        Ok(resolve(Layers { persisted: None, requested: &self.partial()?, env: &env })?)
+        let requested = from_file.overlaid(&keep(Partial::read_words(words.iter().map(String::as_str))));
+        let resolved = resolve(Layers { persisted: None, requested: &requested, env: &environment()? });
+        match resolved {
+            Ok(resolved) if bad.is_empty() => Ok(resolved),
+            Ok(_) => Err(bad_config(bad, document.as_ref())),
+            Err(found) => Err(bad_config([bad, found.fields].concat(), document.as_ref())),
+        }
     }
 
     fn hash(self, out: &mut Out) -> Ended {
@@ -183,17 +194,14 @@ fn environment() -> Result<BTreeMap<Field, String>, Failure> {
     Ok(set)
 }
 
-/// The fields of a file, with the place of the first bad one.
-fn read_partial(document: &Document) -> Result<Partial, Failure> {
-    let value = document.value()?;
-    Partial::read(&value).map_err(|bad| {
-        let place = bad.fields.iter().find_map(|f| document.place_of_key(&f.field));
-        let failure = Failure::from(bad);
-        match place {
-            Some(place) => failure.at(place),
-            None => failure,
-        }
-    })
+/// The error about bad fields, with the place of the first that stands in the file.
+fn bad_config(fields: Vec<BadField>, document: Option<&Document>) -> Failure {
+    let place = fields.iter().find_map(|f| document.and_then(|d| d.place_of_key(&f.field)));
+    let failure = Failure::from(BadConfig::new(fields));
+    match place {
+        Some(place) => failure.at(place),
+        None => failure,
+    }
 }
 
 impl Diff {
@@ -241,7 +249,10 @@ fn config_of(word: &str) -> Result<ExecutionConfig, Failure> {
                 Stored::Legacy => Ok(of(&Partial::default())?.config),
             }
         }
-        _ => Ok(of(&read_partial(&document)?)?.config),
+        value => {
+            let partial = Partial::read(&value).map_err(|bad| bad_config(bad.fields, Some(&document)))?;
+            Ok(of(&partial)?.config)
+        }
     }
 }
 

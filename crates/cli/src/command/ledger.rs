@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use actum_api::error;
+use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
-use actum_contract::limit::PAGE_ENTRIES_MAX;
+use actum_contract::limit::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use actum_ledger::checkpoint::{Checkpoint, origin, proof_text, verifier_key};
 use actum_ledger::coherence::assess;
 use actum_ledger::entry::Entry;
 use actum_ledger::event;
 use actum_ledger::journal::Range;
-use actum_ledger::merkle::Plan;
+use actum_ledger::merkle::{Plan, verify_consistency};
 use actum_ledger::time;
 use actum_store::Store;
 use clap::{Args, Subcommand};
@@ -37,6 +38,8 @@ pub(crate) enum Verb {
     Proof(One),
     /// Sign the head of the log and keep it (C2SP checkpoint)
     Checkpoint(Whose),
+    /// Print a proof that the log grew out of an earlier size of it (RFC 6962)
+    Consistency(Consistency),
     /// Tell how coherent a lineage is: the status to declare before planning
     Coherence(Coherence),
     /// List refused documents, newest first
@@ -83,6 +86,15 @@ pub(crate) struct One {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Consistency {
+    /// The earlier size, as a checkpoint names it
+    from: u64,
+
+    #[command(flatten)]
+    whose: Whose,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Coherence {
     /// The entries the lineage names
     #[arg(required = true)]
@@ -119,6 +131,7 @@ impl Verb {
             Self::Verify(verify) => verify.run(&project, &store, out).await,
             Self::Proof(one) => one.prove(&project, &store, out).await,
             Self::Checkpoint(whose) => checkpoint(&whose, &project, &store, out).await,
+            Self::Consistency(consistency) => consistency.run(&store, out).await,
             Self::Coherence(coherence) => coherence.run(&store, out).await,
             Self::Rejected(rejected) => rejected.run(&store, out).await,
         }
@@ -126,12 +139,18 @@ impl Verb {
 }
 
 impl Whose {
-    /// The tenants meant: the one named, or all there are.
+    /// The tenants meant: the one named, which must have a ledger, or all there are.
     pub(crate) async fn tenants(&self, store: &Shared) -> Result<Vec<Tenant>, Failure> {
-        match &self.tenant {
-            Some(name) => Ok(vec![tenant(name)?]),
-            None => Ok(store.tenants().await?),
+        let all = store.tenants().await?;
+        let Some(name) = &self.tenant else { return Ok(all) };
+        let named = tenant(name)?;
+        if all.contains(&named) {
+            return Ok(vec![named]);
         }
+        let names: Vec<_> = all.iter().map(Tenant::as_str).collect();
+        let hint =
+            if names.is_empty() { "the store is empty".into() } else { format!("there are {}", names.join(", ")) };
+        Err(Failure::new(error::NOT_FOUND, format!("tenant {name:?} has no ledger in this store")).hint(hint))
     }
 
     /// The one tenant meant; if it is not named there must be exactly one.
@@ -173,10 +192,10 @@ impl List {
             from = if tenants.first() == Some(&at) { seq } else { 0 };
         }
         let kind = if self.execution.is_some() { Some(event::TYPE.to_owned()) } else { self.kind.clone() };
-        let (mut entries, mut next) = (Vec::new(), None);
+        let (mut entries, mut bytes, mut next) = (Vec::new(), 0, None);
         'tenants: for tenant in &tenants {
             loop {
-                let range = Range { kind: kind.clone(), ..Range::forwards(from, PAGE_ENTRIES_MAX.min(self.limit + 1)) };
+                let range = Range { kind: kind.clone(), ..Range::forwards(from, self.page()) };
                 let rows = store.rows(tenant, range).await?;
                 let Some(last) = rows.last().map(|row| row.seq) else { break };
                 for row in rows {
@@ -184,22 +203,31 @@ impl List {
                     if self.execution.as_ref().is_some_and(|e| entry.payload["executionId"].as_str() != Some(e)) {
                         continue;
                     }
-                    if entries.len() == self.limit {
+                    if entries.len() == self.limit || bytes >= PAGE_BYTES_MAX {
                         next = Some(format!("{}@{tenant}", row.seq));
                         break 'tenants;
                     }
+                    bytes += row.body.len();
                     entries.push(entry);
                 }
                 from = last + 1;
             }
             from = 0;
         }
-        let json = json!({"entries": entries.iter().map(Entry::to_json).collect::<Vec<_>>(), "next_cursor": next});
-        out.result(&json, || rows_text(&entries));
+        let json = || json!({"entries": entries.iter().map(Entry::to_json).collect::<Vec<_>>(), "next_cursor": next});
+        match out.json {
+            true => out.line(&json().to_string()),
+            false => out.line(&rows_text(&entries)),
+        }
         if let Some(cursor) = next {
             out.remark(&format!("there is more: --cursor {cursor}"));
         }
         Ok(0)
+    }
+
+    /// Entries to ask for at once: all that are wanted, or full pages where most will be passed over.
+    fn page(&self) -> usize {
+        if self.execution.is_some() { PAGE_ENTRIES_MAX } else { self.limit + 1 }
     }
 }
 
@@ -261,13 +289,10 @@ impl One {
     async fn prove(self, project: &Project, store: &Shared, out: &mut Out) -> Ended {
         let (tenant, body) = self.find(store).await?;
         let entry = opened(&body)?;
-        let log = store.log(&tenant).await?;
-        let size = log.frontier.size();
-        let broken = || Failure::new(error::STORE_DAMAGED, "the tree lacks hashes of this entry's path");
-        let plan = Plan::inclusion(entry.seq, size).ok_or_else(broken)?;
-        let proof = plan.proof(&store.nodes(&tenant, &plan.nodes()).await?).ok_or_else(broken)?;
+        let checkpoint = head(store, &tenant).await?;
+        let size = checkpoint.size;
+        let proof = proof(store, &tenant, Plan::inclusion(entry.seq, size)).await?;
         let key = Key::find_or_make(project)?;
-        let checkpoint = Checkpoint { origin: origin(store.store_id(), &tenant), size, root: log.frontier.root() };
         let note = checkpoint.sign(&key.signing);
         let text = proof_text(entry.seq, &proof, &note);
         let hashes: Vec<_> = proof.iter().map(|h| h.to_hex()).collect();
@@ -281,20 +306,73 @@ impl One {
     }
 }
 
+/// The head of a log, after it has been compared with the tree it is the head of.
+async fn head(store: &Shared, tenant: &Tenant) -> Result<Checkpoint, Failure> {
+    let log = store.log(tenant).await?;
+    let (size, root) = (log.frontier.size(), log.frontier.root());
+    if proof(store, tenant, Some(Plan::root(size))).await? != [root] {
+        let message = format!("the head of {tenant}'s log is not that of its entries; it is not signed");
+        return Err(Failure::new(error::LEDGER_DAMAGED, message).hint("`actum ledger verify` tells more"));
+    }
+    Ok(Checkpoint { origin: origin(store.store_id(), tenant), size, root })
+}
+
+/// The hashes of a proof, fetched from the store.
+async fn proof(store: &Shared, tenant: &Tenant, plan: Option<Plan>) -> Result<Vec<Digest>, Failure> {
+    let broken = || Failure::new(error::STORE_DAMAGED, "the tree lacks hashes that the proof needs");
+    let plan = plan.ok_or_else(broken)?;
+    let hashes = store.nodes(tenant, &plan.nodes()).await?;
+    plan.proof(&hashes).ok_or_else(broken)
+}
+
 async fn checkpoint(whose: &Whose, project: &Project, store: &Shared, out: &mut Out) -> Ended {
     let tenant = whose.only(store).await?;
-    let log = store.log(&tenant).await?;
+    let checkpoint = head(store, &tenant).await?;
+    let Checkpoint { origin, size, root } = &checkpoint;
+    // What was signed once stays true: the log may only have grown since.
+    for note in store.checkpoints(&tenant).await? {
+        let Ok(kept) = Checkpoint::parse(&note) else { continue };
+        let plan = Plan::consistency(kept.size, *size);
+        let grown = match plan {
+            Some(plan) => {
+                verify_consistency(kept.size, kept.root, *size, *root, &proof(store, &tenant, Some(plan)).await?)
+            }
+            None => kept.size == 0,
+        };
+        if !grown {
+            let message =
+                format!("the log has not grown out of the one signed at {} entries; it is not signed", kept.size);
+            return Err(Failure::new(error::LEDGER_DAMAGED, message).hint("`actum ledger verify` tells more"));
+        }
+    }
     let key = Key::find_or_make(project)?;
-    let (size, root) = (log.frontier.size(), log.frontier.root());
-    let checkpoint = Checkpoint { origin: origin(store.store_id(), &tenant), size, root };
     let note = checkpoint.sign(&key.signing);
-    store.keep_checkpoint(&tenant, size, &note).await?;
+    store.keep_checkpoint(&tenant, *size, &note).await?;
     let json = json!({
-        "tenant": tenant.as_str(), "origin": checkpoint.origin, "size": size, "root": root.to_hex(), "checkpoint": note,
-        "verifier_key": verifier_key(&checkpoint.origin, &key.public()),
+        "tenant": tenant.as_str(), "origin": origin, "size": size, "root": root.to_hex(), "checkpoint": note,
+        "verifier_key": verifier_key(origin, &key.public()),
     });
     out.result(&json, || note.trim_end().to_owned());
     Ok(0)
+}
+
+impl Consistency {
+    async fn run(self, store: &Shared, out: &mut Out) -> Ended {
+        let tenant = self.whose.only(store).await?;
+        let Checkpoint { size, root, .. } = head(store, &tenant).await?;
+        let Some(plan) = Plan::consistency(self.from, size) else {
+            let message = format!("the log has {size} entries; a proof begins at 1 up to that, not at {}", self.from);
+            return Err(Failure::new(error::USAGE, message));
+        };
+        let old_root = proof(store, &tenant, Some(Plan::root(self.from))).await?;
+        let hashes = proof(store, &tenant, Some(plan)).await?;
+        let hex: Vec<_> = hashes.iter().map(|h| h.to_hex()).collect();
+        let old_root = old_root.first().map(|h| h.to_hex());
+        let json =
+            json!({"from": self.from, "from_root": old_root, "size": size, "root": root.to_hex(), "hashes": hex});
+        out.result(&json, || hex.join("\n"));
+        Ok(0)
+    }
 }
 
 impl Coherence {

@@ -1,6 +1,6 @@
 //! `actum store`: upkeep of the database.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_api::error;
@@ -108,28 +108,49 @@ async fn rebuild(store: &Arc<dyn Store>, out: &mut Out) -> Ended {
         n => {
             let message =
                 format!("{n} rows of the projections did not follow from the journal; they have been replaced");
-            Err(Failure::new(error::CHECK_FAILED, message).hint("run it again: it must find nothing now"))
+            Err(Failure::new(error::CHECK_FAILED, message)
+                .hint("what wrote them? run `actum store check` from time to time"))
         }
     }
 }
 
 impl Backup {
     async fn run(self, project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
-        store.backup(&self.file).await?;
-        // A copy counts once it has been read back: every entry of every ledger.
-        let copy = actum_store::open(&Location::Sqlite(self.file.clone()), Older::Refuse).await?;
-        let mut ledgers = Vec::new();
-        for tenant in copy.tenants().await? {
-            let finding = verify::walk(project, &copy, tenant, &[]).await?;
-            if !finding.ok() {
-                return Err(Failure::new(error::LEDGER_DAMAGED, format!("the copy is bad: {}", finding.to_text())));
-            }
-            ledgers.push(finding.to_json());
+        let cannot =
+            |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", self.file.display()));
+        if self.file.exists() {
+            let message = format!("{} exists already; name another file", self.file.display());
+            return Err(Failure::new(error::FILE, message));
         }
+        // Made aside and read back, every entry of every ledger; only then does it get its name.
+        let mut aside = self.file.clone().into_os_string();
+        aside.push(format!(".partial-{}", std::process::id()));
+        let aside = PathBuf::from(aside);
+        let copied = copy_to(&aside, project, store).await.and_then(|ledgers| {
+            let synced = std::fs::OpenOptions::new().write(true).open(&aside).and_then(|file| file.sync_all());
+            synced.and_then(|()| std::fs::hard_link(&aside, &self.file)).map_err(cannot)?;
+            Ok(ledgers)
+        });
+        let _ = std::fs::remove_file(&aside);
+        let ledgers = copied?;
         let file = self.file.display().to_string();
         out.result(&json!({"file": file, "ledgers": ledgers}), || {
             format!("copied to {file} and verified: {}", count(ledgers.len() as u64, "ledger", "ledgers"))
         });
         Ok(0)
     }
+}
+
+async fn copy_to(file: &Path, project: &Project, store: &Arc<dyn Store>) -> Result<Vec<Value>, Failure> {
+    store.backup(file).await?;
+    let copy = actum_store::open(&Location::Sqlite(file.to_owned()), Older::Refuse).await?;
+    let mut ledgers = Vec::new();
+    for tenant in copy.tenants().await? {
+        let finding = verify::walk(project, &copy, tenant, &[]).await?;
+        if !finding.ok() {
+            return Err(Failure::new(error::LEDGER_DAMAGED, format!("the copy is bad: {}", finding.to_text())));
+        }
+        ledgers.push(finding.to_json());
+    }
+    Ok(ledgers)
 }

@@ -7,7 +7,7 @@ use actum_api::error;
 use actum_contract::id::Tenant;
 use actum_ledger::checkpoint::{Checkpoint, origin};
 use actum_ledger::journal::{JournalError, Range};
-use actum_ledger::verify::{Bad, Walk};
+use actum_ledger::verify::{Bad, Flaw, Walk};
 use actum_store::Store;
 use clap::Args;
 use ed25519_dalek::VerifyingKey;
@@ -54,8 +54,7 @@ pub(crate) struct Finding {
 impl Verify {
     pub(crate) async fn run(self, project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
         let given = self.given(project)?;
-        let mut tenants = self.whose.tenants(store).await?;
-        tenants.sort();
+        let tenants = self.whose.tenants(store).await?;
         for (name, checkpoint) in &given {
             if !tenants.iter().any(|t| origin(store.store_id(), t) == checkpoint.origin) {
                 let message =
@@ -132,28 +131,37 @@ pub(crate) async fn walk(
     }
     let count = checkpoints.len();
     let mut walk = Walk::new(tenant.clone(), checkpoints);
+    // The head is read before the entries: what is appended meanwhile lies beyond it and is no business of this walk.
+    let head = match store.log(&tenant).await {
+        Ok(head) => Some(head),
+        Err(JournalError::Damaged(_)) => None,
+        Err(e) => return Err(e.into()),
+    };
+    let end = head.as_ref().map_or(u64::MAX, |head| head.frontier.size());
     let mut bad = None;
-    'walk: loop {
+    while bad.is_none() && walk.size() < end {
         let rows = store.rows(&tenant, Range::forwards(walk.size(), WALK_ENTRIES)).await?;
-        for row in &rows {
-            if let Err(found) = walk.row(row) {
-                bad = Some(found);
-                break 'walk;
-            }
-        }
-        if rows.len() < WALK_ENTRIES {
+        if rows.is_empty() {
             break;
         }
+        bad = rows.iter().take((end - walk.size()) as usize).find_map(|row| walk.row(row).err());
     }
     let (entries, root) = (walk.size(), walk.root().to_hex());
     if bad.is_none() {
-        bad = match store.log(&tenant).await {
-            Ok(log) => walk.finish(&log).err(),
-            Err(JournalError::Damaged(_)) => {
-                let flaw = actum_ledger::verify::Flaw::Head;
-                Some(Bad { tenant: tenant.to_string(), seq: entries.saturating_sub(1), id: None, flaw })
-            }
-            Err(e) => return Err(e.into()),
+        let at_head = |flaw| Bad { tenant: tenant.to_string(), seq: entries.saturating_sub(1), id: None, flaw };
+        bad = match head {
+            None => Some(at_head(Flaw::Head)),
+            Some(head) => match walk.finish(&head) {
+                Err(found) => Some(found),
+                // Entries beyond the head are new ones only if the head has moved since.
+                Ok(_) => match store.rows(&tenant, Range::forwards(entries, 1)).await?.first() {
+                    Some(beyond) if store.log(&tenant).await? == head => {
+                        let (seq, id) = (beyond.seq, Some(beyond.id.clone()));
+                        Some(Bad { tenant: tenant.to_string(), seq, id, flaw: Flaw::Beyond(entries) })
+                    }
+                    _ => None,
+                },
+            },
         };
     }
     Ok(Finding { tenant, entries, root, checkpoints: count, bad })

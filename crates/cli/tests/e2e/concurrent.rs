@@ -77,3 +77,46 @@ fn on_sqlite() {
 fn on_postgres() {
     one_wins(&actum().on_store(&shared_url()));
 }
+
+/// Looking while others write: never a false alarm.
+fn verified_while_appending(actum: &Program) {
+    actum.run_with(&["ledger", "append"], signal("t", "signal").to_string().as_bytes()).ok();
+    let mut appending = actum.start(&["ledger", "append", "--json", "-"], &[]);
+    let mut n = 0;
+    for _ in 0..15 {
+        // Always some under way while the others look.
+        for _ in 0..200 {
+            n += 1;
+            assert!(appending.send(&event("t", &format!("x-{n}"), 1, "planned").to_string()));
+        }
+        for arguments in [&["ledger", "verify", "--json"][..], &["store", "check", "--json"]] {
+            let ended = actum.run(arguments);
+            assert_eq!((ended.code, &ended.json()["valid"]), (0, &Value::from(true)), "{ended:?}");
+        }
+        for _ in 0..200 {
+            assert!(appending.line().unwrap().contains("\"ok\":true"));
+        }
+    }
+    assert_eq!(appending.finish().0, 0);
+}
+
+#[test]
+fn verified_while_appending_on_sqlite() {
+    verified_while_appending(&actum());
+}
+
+#[test]
+fn verified_while_appending_on_postgres() {
+    verified_while_appending(&actum().on_store(&shared_url()));
+}
+
+#[test]
+fn on_a_postgres_of_another_isolation_level() {
+    let url = shared_url();
+    let name = url.rsplit('/').next().unwrap();
+    actum_testkit::postgres::execute(
+        &url,
+        &format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"),
+    );
+    one_wins(&actum().on_store(&url));
+}

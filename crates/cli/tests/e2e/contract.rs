@@ -48,6 +48,12 @@ fn a_config_file_may_be_json_yaml_or_toml() {
     let hash = |name: &str| actum.run(&["contract", "hash", "--config", name]).ok();
     assert_eq!(hash("c.json"), hash("c.yaml"));
     assert_eq!(hash("c.json"), hash("c.toml"));
+    // The words of the schema are words in YAML too.
+    for mode in ["off", "warn", "enforce"] {
+        actum.file("m.yaml", format!("lightValidationMode: {mode}\n"));
+        let value = actum.run(&["contract", "hash", "--config", "m.yaml", "--json"]).json();
+        assert_eq!(value["effectiveExecutionConfig"]["lightValidationMode"], mode);
+    }
     let over = actum.run(&["contract", "hash", "--config", "c.yaml", "--set", "maxFileBytes=1500000"]).ok();
     assert_eq!(over.trim(), SMOKE);
 }
@@ -62,6 +68,23 @@ fn bad_fields_are_refused_together_and_never_clamped() {
     let fields: Vec<_> = error["details"]["fields"].as_array().unwrap().iter().map(|f| f["field"].clone()).collect();
     assert_eq!(fields, [json!("profile"), json!("maxFilesPerStep")]);
     assert_eq!(error["details"]["fields"][1]["variable"], "ACTUM_MAX_FILES_PER_STEP");
+
+    // From every source at once.
+    actum.file("bad.json", "{\"maxFileBytes\": 1}");
+    let ended = actum.run(&[
+        "contract",
+        "hash",
+        "--json",
+        "--profile",
+        "ci",
+        "--set",
+        "allowEnvMutation=yes",
+        "--config",
+        "bad.json",
+    ]);
+    let error = ended.error();
+    let fields: Vec<_> = error["details"]["fields"].as_array().unwrap().iter().map(|f| f["field"].clone()).collect();
+    assert_eq!(fields, [json!("maxFileBytes"), json!("allowEnvMutation"), json!("maxFilesPerStep")]);
 
     let actum = super::actum();
     actum.file("c.yaml", "profile: ci\n\nplannerTimeoutMs: 999\nmaxFiles: 3\n");

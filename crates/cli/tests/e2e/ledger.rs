@@ -204,3 +204,44 @@ fn help_schemas_and_completions_are_there() {
     assert!(actum.run(&["ledger", "append", "--help"]).ok().contains("producer | actum ledger append"));
     assert!(actum.run(&["--version"]).ok().starts_with("actum 0."));
 }
+
+#[test]
+fn a_reader_that_goes_away_does_not_stop_an_append() {
+    let actum = actum();
+    let input: String = (0..3000).map(|n| format!("{}\n", signal("t", &format!("s-{n}")))).collect();
+    let file = actum.file("many.jsonl", input);
+    let mut running = actum.start(&["ledger", "append", file.to_str().unwrap()], &[]);
+    assert!(running.line().is_some());
+    assert_eq!(running.abandon(), 0);
+    assert_eq!(actum.run(&["ledger", "verify", "--json"]).json()["ledgers"][0]["entries"], 3000);
+}
+
+#[test]
+fn a_log_that_grew_is_shown_to_have_grown() {
+    let actum = filled(30);
+    let old = actum.run(&["ledger", "checkpoint", "--json"]).json();
+    let more: Vec<_> = (30..50).flat_map(|i| life(&format!("x-{i}"))).collect();
+    actum.run_with(&["ledger", "append", "-q"], &lines(&more)).ok();
+    let new = actum.run(&["ledger", "checkpoint", "--json"]).json();
+    let proof = actum.run(&["ledger", "consistency", &old["size"].to_string(), "--json"]).json();
+    assert_eq!((&proof["from_root"], &proof["root"]), (&old["root"], &new["root"]));
+    let hash = |v: &Value| Hash(actum_contract::digest::Digest::from_hex(v.as_str().unwrap()).unwrap().0);
+    let hashes: Vec<_> = proof["hashes"].as_array().unwrap().iter().map(hash).collect();
+    let (size, from) = (proof["size"].as_u64().unwrap(), proof["from"].as_u64().unwrap());
+    tlog_tiles::check_tree(&hashes, size, hash(&new["root"]), from, hash(&old["root"])).unwrap();
+    assert!(tlog_tiles::check_tree(&hashes, size, hash(&old["root"]), from, hash(&old["root"])).is_err());
+    assert_eq!(actum.run(&["ledger", "consistency", "0"]).code, 2);
+    assert_eq!(actum.run(&["ledger", "consistency", "9999"]).code, 2);
+}
+
+#[test]
+fn a_tenant_without_a_ledger_is_not_found() {
+    let actum = filled(1);
+    for arguments in
+        [&["ledger", "verify"][..], &["ledger", "checkpoint"], &["ledger", "list"], &["ledger", "show", "signal"]]
+    {
+        let ended = actum.run(&[arguments, &["--tenant", "typo"]].concat());
+        assert_eq!(ended.code, 7, "{arguments:?}");
+        assert!(ended.stderr.contains("there are t-001"), "{}", ended.stderr);
+    }
+}

@@ -6,6 +6,7 @@ mod bad_input;
 mod concurrent;
 mod contract;
 mod crash;
+mod examples;
 mod ledger;
 mod store;
 mod tamper;

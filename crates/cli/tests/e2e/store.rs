@@ -47,7 +47,7 @@ fn somebody_elses_database_is_left_alone() {
     let tables: i64 =
         Connection::open(&path).unwrap().query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0)).unwrap();
     assert_eq!(tables, 1);
-    assert_eq!(std::fs::read(&path).unwrap().len(), before.len());
+    assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
 #[test]
@@ -70,4 +70,27 @@ fn a_backup_of_either_store_is_a_store_that_verifies() {
         assert_eq!(copy.run(&["ledger", "rejected", "--json"]).json()["rejected"].as_array().unwrap().len(), 1);
         assert_eq!(copy.run(&["store", "rebuild", "--json"]).json()["equal"], true);
     }
+}
+
+#[test]
+fn a_store_that_may_only_be_read_can_be_looked_at() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let actum = actum();
+    actum.run_with(&["ledger", "append"], signal("t", "s").to_string().as_bytes()).ok();
+    let mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(actum.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(".actum/actum.db", 0o444);
+    mode(".actum", 0o555);
+    // Root may write anywhere, so look as somebody who may not.
+    let nobody = actum.as_nobody();
+    for arguments in [&["ledger", "list"][..], &["ledger", "verify"], &["store", "check"], &["ledger", "show", "s"]] {
+        let ended = nobody.run(arguments);
+        assert_eq!(ended.code, 0, "{arguments:?}: {}", ended.stderr);
+    }
+    let append = nobody.run_with(&["ledger", "append"], signal("t", "s-2").to_string().as_bytes());
+    assert_eq!(append.code, 2);
+    assert!(append.stderr.contains("may only be read"), "{}", append.stderr);
+    mode(".actum", 0o755);
+    assert_eq!(std::fs::read_dir(actum.path(".actum")).unwrap().count(), 2, "looking left something behind");
 }

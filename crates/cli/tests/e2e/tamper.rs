@@ -124,11 +124,14 @@ fn two_entries_swapped() {
 /// Cuts the tail as carefully as one can: entries, projections and head all say there were only six.
 fn cut(actum: &Program) {
     let c = database(actum);
-    c.execute_batch("DELETE FROM ledger_entry WHERE seq >= 6; DELETE FROM ledger_log;").unwrap();
-    drop(c);
-    // The projections made anew from what is left are consistent with it.
-    assert_eq!(actum.run(&["store", "rebuild"]).code, 1);
-    assert_eq!(actum.run(&["store", "rebuild"]).code, 0);
+    let mut frontier = actum_ledger::merkle::Frontier::default();
+    (0..6).for_each(|seq| {
+        frontier.push(actum_ledger::merkle::leaf(&body(&c, seq)));
+    });
+    let head = actum_ledger::merkle::leaf(&body(&c, 5)).0;
+    c.execute_batch("DELETE FROM ledger_entry WHERE seq >= 6; DELETE FROM execution WHERE last_seq >= 6").unwrap();
+    let log = params![6, head, frontier.to_bytes()];
+    c.execute("UPDATE ledger_log SET size = ?1, head = ?2, frontier = ?3", log).unwrap();
 }
 
 #[test]
@@ -145,6 +148,10 @@ fn the_tail_cut_off() {
     cut(&actum);
     let expected = (6, "is missing: a checkpoint was signed over 10 entries".to_owned());
     assert_eq!(first_bad(&actum, &[]), expected);
+    // No new checkpoint is signed over it.
+    let refused = actum.run(&["ledger", "checkpoint"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("has not grown out of the one signed at 10 entries"), "{}", refused.stderr);
     database(&actum).execute("DELETE FROM checkpoint", []).unwrap();
     assert_eq!(verify(&actum, &[]).0, 0, "without any checkpoint a careful cut cannot be seen");
     assert_eq!(first_bad(&actum, &["--checkpoint", "kept.note"]), expected);
@@ -158,6 +165,45 @@ fn the_tail_cut_off() {
     let bent = actum.run(&["ledger", "verify", "--checkpoint", "bent.note"]);
     assert_eq!(bent.code, 1);
     assert!(bent.stderr.contains("signature"), "{}", bent.stderr);
+}
+
+#[test]
+fn columns_beside_the_text_and_rows_before_the_first() {
+    let actum = filled(actum());
+    let c = database(&actum);
+    c.execute_batch("UPDATE ledger_entry SET created_ns = 0 WHERE seq = 2").unwrap();
+    assert_eq!(first_bad(&actum, &[]), (2, "its creation time is not the one it was recorded with".into()));
+    c.execute_batch("UPDATE ledger_entry SET type = 'evil' WHERE seq = 1").unwrap();
+    assert_eq!(first_bad(&actum, &[]), (1, "its type is not the one it was recorded with".into()));
+    let rogue =
+        "PRAGMA ignore_check_constraints = on; INSERT INTO ledger_entry (tenant, seq, id, type, created_ns, hash, body)
+                 SELECT tenant, -1, 'rogue', type, created_ns, hash, body FROM ledger_entry WHERE seq = 0";
+    c.execute_batch(rogue).unwrap();
+    assert_eq!(first_bad(&actum, &[]), (0, "is missing (the next one found is -1)".into()));
+}
+
+#[test]
+fn a_rebuild_never_hides_damage_of_the_journal() {
+    for damage in ["DELETE FROM ledger_entry WHERE seq >= 6", "DELETE FROM ledger_entry WHERE seq = 4"] {
+        let actum = filled(actum());
+        database(&actum).execute_batch(damage).unwrap();
+        let found = first_bad(&actum, &[]);
+        let rebuild = actum.run(&["store", "rebuild", "--json"]);
+        assert_eq!((rebuild.code, rebuild.error()["code"].as_str()), (1, Some("LEDGER_DAMAGED")));
+        assert_eq!(first_bad(&actum, &[]), found);
+        assert_eq!(actum.run(&["store", "check"]).code, 1);
+    }
+    // A head that is merely lost or broken can be made anew; a checkpoint is signed only over a sound one.
+    for damage in ["DELETE FROM ledger_log", "UPDATE ledger_log SET head = zeroblob(32), frontier = zeroblob(64)"] {
+        let actum = filled(actum());
+        actum.run(&["ledger", "checkpoint"]).ok();
+        database(&actum).execute_batch(damage).unwrap();
+        assert_eq!(actum.run(&["ledger", "checkpoint"]).code, 1);
+        assert_eq!(actum.run(&["store", "rebuild"]).code, 1);
+        assert_eq!(actum.run(&["store", "rebuild"]).code, 0);
+        assert_eq!(verify(&actum, &[]).0, 0);
+        actum.run(&["ledger", "checkpoint"]).ok();
+    }
 }
 
 #[test]
@@ -190,4 +236,8 @@ fn on_postgres_too() {
     assert_eq!(first_bad(&actum, &[]).0, 5);
     sql("DELETE FROM actum.ledger_entry WHERE seq >= 3");
     assert_eq!(first_bad(&actum, &[]), (3, "is missing: the head of the log says there are 10 entries".into()));
+    let rebuild = actum.run(&["store", "rebuild", "--json"]);
+    assert_eq!((rebuild.code, rebuild.error()["code"].as_str()), (1, Some("LEDGER_DAMAGED")));
+    let backup = actum.run(&["store", "backup", "copy.db"]);
+    assert_eq!((backup.code, actum.path("copy.db").exists()), (1, false));
 }

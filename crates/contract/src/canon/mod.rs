@@ -10,10 +10,10 @@ mod write;
 pub use parse::{Flaw, ParseError, parse};
 pub use write::{Unwritable, compare_utf16, write, write_text};
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use crate::digest::Digest;
+use crate::limit::INTEGER_SAFE_MAX;
 
 /// Canonical text of a value.
 pub fn canonical(value: &Value) -> Result<Vec<u8>, Unwritable> {
@@ -22,29 +22,45 @@ pub fn canonical(value: &Value) -> Result<Vec<u8>, Unwritable> {
     Ok(out)
 }
 
-/// Canonical text of one of our own types.
-pub fn canonical_of<T: Serialize>(value: &T) -> Result<Vec<u8>, Unwritable> {
-    let value = serde_json::to_value(value).map_err(|e| Unwritable::Unserializable(e.to_string()))?;
-    canonical(&value)
+/// Numbers whose canonical text the strict reader would refuse: a double of integral value between 2^53 and 1e21 is
+/// written as digits. What has to survive its own text must hold none. Path and number of each, below `path`.
+pub fn unsafe_doubles(value: &Value, path: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    // Nearly always there is none; only then are paths worth their allocations.
+    if holds_unsafe_double(value) {
+        find_unsafe_doubles(value, path, &mut found);
+    }
+    found
 }
 
-/// A number whose canonical text the strict reader would refuse: a double of integral value between 2^53 and 1e21 is
-/// written as digits. What has to survive its own text must not hold one. Returns its path and text.
-pub fn find_unsafe_double(value: &Value) -> Option<(String, String)> {
+fn is_unsafe_double(n: &Number) -> bool {
+    let double = n.as_f64().filter(|_| n.is_f64()).map_or(0.0, f64::abs);
+    double > INTEGER_SAFE_MAX as f64 && double < 1e21
+}
+
+fn holds_unsafe_double(value: &Value) -> bool {
     match value {
-        Value::Number(n) => {
-            let double = n.as_f64().filter(|_| n.is_f64())?.abs();
-            let digits = double > crate::limit::INTEGER_SAFE_MAX as f64 && double < 1e21;
-            digits.then(|| (String::new(), n.to_string()))
+        Value::Number(n) => is_unsafe_double(n),
+        Value::Array(items) => items.iter().any(holds_unsafe_double),
+        Value::Object(members) => members.values().any(holds_unsafe_double),
+        _ => false,
+    }
+}
+
+fn find_unsafe_doubles(value: &Value, path: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::Number(n) if is_unsafe_double(n) => found.push((path.to_owned(), n.to_string())),
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                find_unsafe_doubles(item, &format!("{path}[{i}]"), found);
+            }
         }
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .find_map(|(i, item)| find_unsafe_double(item).map(|(path, text)| (format!("[{i}]{path}"), text))),
-        Value::Object(members) => members
-            .iter()
-            .find_map(|(key, member)| find_unsafe_double(member).map(|(path, text)| (format!(".{key}{path}"), text))),
-        _ => None,
+        Value::Object(members) => {
+            for (key, member) in members {
+                find_unsafe_doubles(member, &format!("{path}.{key}"), found);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -118,7 +118,7 @@ fn values() -> impl Strategy<Value = Value> {
         )
         .prop_map(|c| c.into_iter().collect::<String>()),
     ];
-    let safe = crate::limit::INTEGER_SAFE_MAX as i64;
+    let safe = INTEGER_SAFE_MAX as i64;
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::Bool),

@@ -13,8 +13,6 @@ pub enum Unwritable {
     UnsafeInteger(String),
     #[error("number {0} is not finite")]
     NotFinite(String),
-    #[error("value cannot be written as JSON: {0}")]
-    Unserializable(String),
 }
 
 /// Appends the canonical text of `value` to `out`.

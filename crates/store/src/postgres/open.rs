@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use actum_ledger::journal::JournalError;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{Client, Config, IsolationLevel, NoTls};
 use uuid::Uuid;
 
 use super::{failed, not_pooled};
@@ -57,7 +57,8 @@ pub(super) async fn connect(config: &Config) -> Result<Client, JournalError> {
 
 pub(super) async fn migrate(pool: &Pool, older: Older) -> Result<Opened, JournalError> {
     let mut client = pool.get().await.map_err(not_pooled)?;
-    let tx = client.transaction().await.map_err(failed)?;
+    // The default may be another: one that does not see what the holder of the lock has just committed.
+    let tx = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await.map_err(failed)?;
     tx.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await.map_err(failed)?;
     let exists = tx.query_one("SELECT to_regclass('actum.store') IS NOT NULL", &[]).await.map_err(failed)?;
     let found = if exists.get(0) {

@@ -1,7 +1,10 @@
 //! Reading, on pooled connections.
 
+use std::pin::pin;
+
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
+use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::Log;
 use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::Submission;
@@ -12,6 +15,7 @@ use actum_ledger::merkle::Node;
 use actum_ledger::time;
 use actum_ledger::verify::Row;
 use deadpool_postgres::Object;
+use futures_util::TryStreamExt as _;
 use tokio_postgres::types::ToSql;
 
 use super::write::log_of;
@@ -19,6 +23,15 @@ use super::{Postgres, failed, not_pooled};
 use crate::tree;
 
 type Rows = Vec<tokio_postgres::Row>;
+
+/// Whose ledgers there are. From name to name through the index; the journal is asked because the list of logs is a
+/// projection.
+pub(super) const TENANTS: &str = "WITH RECURSIVE journal (tenant) AS (
+        SELECT min(tenant) FROM ledger_entry UNION ALL
+        SELECT (SELECT min(e.tenant) FROM ledger_entry e WHERE e.tenant > journal.tenant) FROM journal
+        WHERE journal.tenant IS NOT NULL)
+    SELECT tenant FROM journal WHERE tenant IS NOT NULL
+    UNION SELECT tenant FROM actum.ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
 
 impl Postgres {
     async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
@@ -117,14 +130,7 @@ impl Journal for Postgres {
 
     fn tenants(&self) -> Work<'_, Vec<Tenant>> {
         Box::pin(async move {
-            // From name to name through the index; the journal is asked because the list of logs is a projection.
-            let sql = "WITH RECURSIVE journal (tenant) AS (
-                           SELECT min(tenant) FROM ledger_entry UNION ALL
-                           SELECT (SELECT min(e.tenant) FROM ledger_entry e WHERE e.tenant > journal.tenant) FROM journal
-                           WHERE journal.tenant IS NOT NULL)
-                       SELECT tenant FROM journal WHERE tenant IS NOT NULL
-                       UNION SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
-            let found = self.query(sql, &[]).await?;
+            let found = self.query(TENANTS, &[]).await?;
             Ok(found.iter().filter_map(|row| Tenant::new(row.get::<_, String>(0)).ok()).collect())
         })
     }
@@ -152,25 +158,42 @@ async fn rows(client: &Object, tenant: &Tenant, range: &Range) -> Result<Vec<Row
     // Two statements for each direction: a condition on an optional type would cost the plan its index.
     let sql = match (range.backwards, &range.kind) {
         (false, None) => {
-            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 AND $3::text IS NULL ORDER BY seq LIMIT $4"
+            "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 AND $3::text IS NULL ORDER BY seq LIMIT $4"
         }
         (true, None) => {
-            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq < $2 AND $3::text IS NULL ORDER BY seq DESC LIMIT $4"
+            "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry WHERE tenant = $1 AND seq < $2 AND $3::text IS NULL ORDER BY seq DESC LIMIT $4"
         }
         (false, Some(_)) => {
-            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 AND type = $3 ORDER BY seq LIMIT $4"
+            "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 AND type = $3 ORDER BY seq LIMIT $4"
         }
         (true, Some(_)) => {
-            "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq < $2 AND type = $3 ORDER BY seq DESC LIMIT $4"
+            "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry WHERE tenant = $1 AND seq < $2 AND type = $3 ORDER BY seq DESC LIMIT $4"
         }
     };
-    let from = i64::try_from(range.from).unwrap_or(i64::MAX);
-    let found = query(client, sql, &[&tenant.as_str(), &from, &range.kind, &(range.limit as i64)]).await?;
-    Ok(found.iter().map(row_of).collect())
+    let (from, limit) = (tree::first_seq(range), range.limit as i64);
+    let statement = client.prepare_cached(sql).await.map_err(failed)?;
+    let values: [&(dyn ToSql + Sync); 4] = [&tenant.as_str(), &from, &range.kind, &limit];
+    let mut found = pin!(client.query_raw(&statement, values).await.map_err(failed)?);
+    let (mut rows, mut size) = (Vec::new(), 0);
+    while size < PAGE_BYTES_MAX
+        && let Some(row) = found.try_next().await.map_err(failed)?
+    {
+        let row = row_of(&row);
+        size += row.body.len();
+        rows.push(row);
+    }
+    Ok(rows)
 }
 
 pub(super) fn row_of(row: &tokio_postgres::Row) -> Row {
-    Row { seq: row.get::<_, i64>(0) as u64, id: row.get(1), hash: row.get(2), body: row.get(3) }
+    Row {
+        seq: row.get::<_, i64>(0) as u64,
+        id: row.get(1),
+        kind: row.get(2),
+        created_ns: row.get(3),
+        hash: row.get(4),
+        body: row.get(5),
+    }
 }
 
 async fn dependency(client: &Object, tenant: &Tenant, id: &str) -> Result<Dependency, JournalError> {

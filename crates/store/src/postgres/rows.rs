@@ -21,6 +21,7 @@ pub(super) struct Rows {
     logs: Statement,
     letters: Statement,
     trim: Statement,
+    trim_nobodys: Statement,
     checkpoint: Statement,
 }
 
@@ -45,11 +46,14 @@ impl Rows {
             SET size = excluded.size, head = excluded.head, frontier = excluded.frontier";
         let letters = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document)
             SELECT t, $2, c, r, d FROM unnest($1::text[], $3::text[], $4::text[], $5::bytea[]) AS x (t, c, r, d)";
-        let trim = "DELETE FROM dead_letter WHERE tenant IS NOT DISTINCT FROM $1 AND n <=
-            (SELECT n FROM dead_letter WHERE tenant IS NOT DISTINCT FROM $1 ORDER BY n DESC LIMIT 1 OFFSET $2)";
+        // Two conditions instead of one that covers null, which no index would serve.
+        let trim = "DELETE FROM dead_letter WHERE tenant = $1 AND n <=
+            (SELECT n FROM dead_letter WHERE tenant = $1 ORDER BY n DESC LIMIT 1 OFFSET $2)";
+        let trim_nobodys = "DELETE FROM dead_letter WHERE tenant IS NULL AND n <=
+            (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
-            ON CONFLICT (tenant, size) DO UPDATE SET note = excluded.note";
-        let (entries, executions, superseded, nodes, logs, letters, trim, checkpoint) = tokio::try_join!(
+            ON CONFLICT (tenant, size) DO NOTHING";
+        let (entries, executions, superseded, nodes, logs, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
             client.prepare(entries),
             client.prepare(executions),
             client.prepare(superseded),
@@ -57,9 +61,10 @@ impl Rows {
             client.prepare(logs),
             client.prepare(letters),
             client.prepare(trim),
+            client.prepare(trim_nobodys),
             client.prepare(checkpoint),
         )?;
-        Ok(Self { client, entries, executions, superseded, nodes, logs, letters, trim, checkpoint })
+        Ok(Self { client, entries, executions, superseded, nodes, logs, letters, trim, trim_nobodys, checkpoint })
     }
 
     pub(super) async fn insert_entries(&self, all: &[&Appended]) -> Result<(), Error> {
@@ -144,7 +149,10 @@ impl Rows {
         whose.sort_unstable();
         whose.dedup();
         for tenant in whose {
-            self.client.execute(&self.trim, &[&tenant, &DEAD_LETTERS_MAX]).await?;
+            match tenant {
+                Some(tenant) => self.client.execute(&self.trim, &[&tenant, &DEAD_LETTERS_MAX]).await?,
+                None => self.client.execute(&self.trim_nobodys, &[&DEAD_LETTERS_MAX]).await?,
+            };
         }
         Ok(())
     }

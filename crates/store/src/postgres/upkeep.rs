@@ -1,21 +1,23 @@
 //! Checking, rebuilding and copying a shared store. Works on connections of its own.
 
 use std::path::Path;
+use std::pin::pin;
 
 use actum_contract::id::Tenant;
+use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::{Appended, Log, replay};
-use actum_ledger::journal::{JournalError, Work};
+use actum_ledger::journal::{JournalError, Range, Work};
+use actum_ledger::verify::Walk;
+use futures_util::TryStreamExt as _;
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 
-use super::read::{letter, row_of};
+use super::read::{TENANTS, letter, row_of};
 use super::rows::Rows;
 use super::{Postgres, failed, open};
-use crate::crash;
 use crate::sqlite::Copy;
-use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep};
-
-/// Entries read at a time while the journal is walked.
-const WALK_ENTRIES: usize = 1_000;
+use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, refuse_existing, walk_of};
+use crate::{crash, tree};
 
 impl Upkeep for Postgres {
     fn versions(&self) -> (usize, usize) {
@@ -42,15 +44,19 @@ impl Upkeep for Postgres {
     fn backup<'a>(&'a self, to: &'a Path) -> Work<'a, ()> {
         Box::pin(async move {
             let client = open::connect(&self.config).await?;
+            refuse_existing(to)?;
             let copy = Copy::create(to, &self.id)?;
             // One snapshot of the database: a copy of one moment, whatever is appended meanwhile.
             client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(failed)?;
             for tenant in tenants(&client).await? {
-                let mut log = Log::default();
-                while let Some(page) = page(&client, &tenant, &mut log).await? {
+                let mut journey = Journey::begin(&client, &tenant).await?;
+                while let Some(page) = journey.page().await? {
                     page.iter().try_for_each(|entry| copy.entry(entry))?;
                 }
-                copy.log(&tenant, &log)?;
+                let log = journey.finish()?;
+                if log.frontier.size() > 0 {
+                    copy.log(&tenant, &log)?;
+                }
                 let sql = "SELECT size, note FROM checkpoint WHERE tenant = $1 ORDER BY size";
                 for row in client.query(sql, &[&tenant.as_str()]).await.map_err(failed)? {
                     copy.checkpoint(&tenant, row.get(0), row.get(1))?;
@@ -66,35 +72,71 @@ impl Upkeep for Postgres {
     }
 }
 
-/// Whose entries there are: asked of the journal, because the list of logs is itself a projection.
 async fn tenants(client: &Client) -> Result<Vec<Tenant>, JournalError> {
-    let found = client.query("SELECT DISTINCT tenant FROM ledger_entry ORDER BY 1", &[]).await.map_err(failed)?;
+    let found = client.query(TENANTS, &[]).await.map_err(failed)?;
     let named = |row: &tokio_postgres::Row| {
         Tenant::new(row.get::<_, String>(0)).map_err(|e| JournalError::Damaged(format!("a tenant's name {e}")))
     };
     found.iter().map(named).collect()
 }
 
-/// The next entries of a log, replayed; nothing at its end.
-async fn page(client: &Client, tenant: &Tenant, log: &mut Log) -> Result<Option<Vec<Appended>>, JournalError> {
-    let sql = "SELECT seq, id, hash, body FROM ledger_entry WHERE tenant = $1 AND seq >= $2 ORDER BY seq LIMIT $3";
-    let from = log.frontier.size() as i64;
-    let found = client.query(sql, &[&tenant.as_str(), &from, &(WALK_ENTRIES as i64)]).await.map_err(failed)?;
-    if found.is_empty() {
-        return Ok(None);
+/// Walks one tenant's journal and hands it over page by page; stops at the first entry that is not what was recorded:
+/// a projection or a copy made from a damaged journal would hide the damage.
+struct Journey<'a> {
+    client: &'a Client,
+    tenant: &'a Tenant,
+    stored_size: u64,
+    walk: Walk,
+    log: Log,
+}
+
+impl<'a> Journey<'a> {
+    async fn begin(client: &'a Client, tenant: &'a Tenant) -> Result<Self, JournalError> {
+        let sql = "SELECT note FROM checkpoint WHERE tenant = $1 ORDER BY size";
+        let notes = client.query(sql, &[&tenant.as_str()]).await.map_err(failed)?;
+        let notes: Vec<String> = notes.iter().map(|row| row.get(0)).collect();
+        let sql = "SELECT size FROM actum.ledger_log WHERE tenant = $1";
+        let stored = client.query_opt(sql, &[&tenant.as_str()]).await.map_err(failed)?;
+        let stored_size = stored.map_or(0, |row| row.get::<_, i64>(0) as u64);
+        Ok(Self { client, tenant, stored_size, walk: walk_of(tenant, &notes), log: Log::default() })
     }
-    let replayed = found.iter().map(row_of).map(|row| {
-        replay(tenant, log, &row.body).ok_or_else(|| {
-            JournalError::Damaged(format!("entry {} of {tenant} is unreadable: run `actum ledger verify`", row.seq))
-        })
-    });
-    replayed.collect::<Result<_, _>>().map(Some)
+
+    /// The next entries, replayed; nothing at the end.
+    async fn page(&mut self) -> Result<Option<Vec<Appended>>, JournalError> {
+        let sql = "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry
+                   WHERE tenant = $1 AND seq >= $2 ORDER BY seq LIMIT $3";
+        let from = tree::first_seq(&Range::forwards(self.walk.size(), WALK_ENTRIES));
+        let values: [&(dyn ToSql + Sync); 3] = [&self.tenant.as_str(), &from, &(WALK_ENTRIES as i64)];
+        let mut found = pin!(self.client.query_raw(sql, values).await.map_err(failed)?);
+        let (mut page, mut size) = (Vec::new(), 0);
+        while size < PAGE_BYTES_MAX
+            && let Some(row) = found.try_next().await.map_err(failed)?
+        {
+            let row = row_of(&row);
+            size += row.body.len();
+            self.walk.row(&row).map_err(|bad| JournalError::Tampered(Box::new(bad)))?;
+            let entry = replay(self.tenant, &mut self.log, &row.body).ok_or_else(|| {
+                JournalError::Damaged(format!("entry {} of {} breaks the rules", row.seq, self.tenant))
+            })?;
+            page.push(entry);
+        }
+        Ok(if page.is_empty() { None } else { Some(page) })
+    }
+
+    fn finish(self) -> Result<Log, JournalError> {
+        self.walk.finish_journal(self.stored_size).map_err(|bad| JournalError::Tampered(Box::new(bad)))
+    }
 }
 
 async fn projections(client: Client, replace: bool) -> Result<Vec<Projection>, JournalError> {
-    client.batch_execute("BEGIN").await.map_err(failed)?;
-    // No append may slip in between walking the journal and comparing.
-    client.batch_execute("LOCK TABLE ledger_log, ledger_entry IN SHARE ROW EXCLUSIVE MODE").await.map_err(failed)?;
+    if replace {
+        client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed)?;
+        // Where writers queue first of all, so that nobody waits for the other the wrong way round.
+        client.batch_execute("LOCK TABLE ledger_lock IN EXCLUSIVE MODE").await.map_err(failed)?;
+    } else {
+        // Comparing needs one snapshot and stops nobody. Temporary tables may be written in it.
+        client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE").await.map_err(failed)?;
+    }
     // Temporary tables of the same names stand in front of the stored ones, so that the code which writes the
     // projections on every append is the code that makes them anew. Prepared after that, not before.
     for name in PROJECTIONS {
@@ -103,12 +145,15 @@ async fn projections(client: Client, replace: bool) -> Result<Vec<Projection>, J
     }
     let rows = Rows::prepare(client).await.map_err(failed)?;
     for tenant in tenants(&rows.client).await? {
-        let mut log = Log::default();
-        while let Some(page) = page(&rows.client, &tenant, &mut log).await? {
+        let mut journey = Journey::begin(&rows.client, &tenant).await?;
+        while let Some(page) = journey.page().await? {
             let page: Vec<_> = page.iter().collect();
             rows.project(&page).await.map_err(failed)?;
         }
-        rows.put_logs(&[(&tenant, &log)]).await.map_err(failed)?;
+        let log = journey.finish()?;
+        if log.frontier.size() > 0 {
+            rows.put_logs(&[(&tenant, &log)]).await.map_err(failed)?;
+        }
     }
     let client = &rows.client;
     let mut compared = Vec::new();

@@ -135,7 +135,7 @@ impl Writer {
         let client = &self.rows.client;
         loop {
             let (_, locked, logs, entries, executions) = tokio::try_join!(
-                async { client.batch_execute("BEGIN").await.map_err(failed) },
+                async { client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed) },
                 async { client.query(&self.lock, &[&tenants]).await.map_err(failed) },
                 async { client.query(&self.logs, &[&tenants]).await.map_err(failed) },
                 self.read_entries(requests),

@@ -17,10 +17,8 @@ pub(crate) struct Copy(Connection);
 
 impl Copy {
     pub(crate) fn create(path: &Path, store_id: &str) -> Result<Self, JournalError> {
-        if path.exists() {
-            return Err(JournalError::Unusable(format!("{} exists already; name another file", path.display())));
-        }
-        let (connection, _) = open::open(path, Older::Migrate)?;
+        let connection = open::open(path, Older::Migrate)?.writer;
+        let connection = connection.ok_or_else(|| JournalError::Unusable("the copy cannot be written".into()))?;
         connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
         connection.execute("UPDATE store SET id = ?1", params![store_id]).map_err(failed)?;
         Ok(Self(connection))

@@ -16,34 +16,42 @@ use rusqlite::Connection;
 use crate::Older;
 use crate::queue::{self, Sender};
 pub(crate) use copy::Copy;
+use open::Opened;
 use read::Readers;
 
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     path: PathBuf,
     id: String,
+    read_only: bool,
     versions: (usize, usize),
-    /// Gone only while the store is being dropped.
+    /// Not there if the store may only be read, and gone while it is being dropped.
     sender: Option<Sender>,
     writer: Option<JoinHandle<()>>,
-    readers: Readers,
+    /// Always there once the store is open.
+    readers: Option<Readers>,
 }
 
 impl Sqlite {
     pub(crate) fn open(path: &Path, older: Older) -> Result<Self, JournalError> {
-        let (connection, opened) = open::open(path, older)?;
-        let (sender, receiver) = queue::queue();
-        let writer = std::thread::Builder::new()
-            .name("actum-store-writer".into())
-            .spawn(move || write::run(connection, receiver))
-            .map_err(|e| JournalError::Unavailable(format!("cannot start the writer: {e}")))?;
-        let readers = Readers::start(path)?;
-        let (sender, writer) = (Some(sender), Some(writer));
-        Ok(Self { path: path.to_owned(), id: opened.store_id, versions: opened.versions, sender, writer, readers })
+        let Opened { writer: connection, store_id: id, versions } = open::open(path, older)?;
+        let read_only = connection.is_none();
+        let (mut sender, mut writer) = (None, None);
+        if let Some(connection) = connection {
+            let (into, receiver) = queue::queue();
+            let thread = std::thread::Builder::new()
+                .name("actum-store-writer".into())
+                .spawn(move || write::run(connection, receiver))
+                .map_err(|e| JournalError::Unavailable(format!("cannot start the writer: {e}")))?;
+            (sender, writer) = (Some(into), Some(thread));
+        }
+        let mut store = Self { path: path.to_owned(), read_only, id, versions, sender, writer, readers: None };
+        store.readers = Some(Readers::start(|| store.connect())?);
+        Ok(store)
     }
 
     fn connect(&self) -> Result<Connection, JournalError> {
-        open::connect(&self.path)
+        if self.read_only { open::connect_to_read(&self.path) } else { open::connect(&self.path) }
     }
 }
 
@@ -51,6 +59,7 @@ impl Drop for Sqlite {
     fn drop(&mut self) {
         // The writer ends when no sender is left; waiting for it lets SQLite fold its log into the file.
         self.sender = None;
+        self.readers = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }

@@ -1,5 +1,6 @@
 //! Opening the file: who made it, which version it has, and making it ready.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,17 +24,66 @@ const WAL_PAGES: i64 = 10_000;
 const CACHE_KIBIBYTES: i64 = 65_536;
 
 pub(super) struct Opened {
+    /// The connection that may write; nothing where the file or its folder may only be read.
+    pub writer: Option<Connection>,
     pub store_id: String,
     /// Before and after.
     pub versions: (usize, usize),
 }
 
-/// A connection that may write, on a database that is ready.
-pub(super) fn open(path: &Path, older: Older) -> Result<(Connection, Opened), JournalError> {
+/// Opens the file, and makes it ready if it may be written.
+pub(super) fn open(path: &Path, older: Older) -> Result<Opened, JournalError> {
+    if !may_write(path) {
+        return open_to_read(path);
+    }
     let mut connection = Connection::open(path).map_err(|e| at(path, e))?;
+    connection.busy_timeout(BUSY_WAIT).map_err(failed)?;
+    // Somebody else's file is not to be changed, not even its journal mode.
+    check_owner(&connection, path)?;
     prepare(&connection).map_err(|e| at(path, e))?;
-    let opened = migrate(&mut connection, path, older)?;
-    Ok((connection, opened))
+    let (store_id, versions) = migrate(&mut connection, path, older)?;
+    Ok(Opened { writer: Some(connection), store_id, versions })
+}
+
+/// Whether SQLite could write here: the file itself, and the index of its write-ahead log beside it, which it makes.
+fn may_write(path: &Path) -> bool {
+    let writable = |path: &Path, create| {
+        let opened = std::fs::OpenOptions::new().write(true).create(create).truncate(false).open(path);
+        let denied = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
+        opened.map_or_else(|e| !denied.contains(&e.kind()), |_| true)
+    };
+    let mut index = path.as_os_str().to_owned();
+    index.push("-shm");
+    // A file that is not there yet is not denied: making it will tell what is wrong, if anything is.
+    !path.exists() || (writable(path, false) && writable(Path::new(&index), true))
+}
+
+fn open_to_read(path: &Path) -> Result<Opened, JournalError> {
+    let connection = connect_to_read(path)?;
+    check_owner(&connection, path)?;
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
+    let found = usize::try_from(found).unwrap_or(usize::MAX);
+    if !steps(found, MIGRATIONS, Older::Refuse)?.is_empty() {
+        return Err(JournalError::Unusable(format!("{} is empty and may only be read", path.display())));
+    }
+    let store_id = connection.query_row("SELECT id FROM store", [], |row| row.get(0)).map_err(failed)?;
+    Ok(Opened { writer: None, store_id, versions: (found, VERSION) })
+}
+
+/// A connection that never writes. Without a write-ahead log beside it the file is all there is, and SQLite need not
+/// make the index that it may not make.
+pub(super) fn connect_to_read(path: &Path) -> Result<Connection, JournalError> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let uri = match Path::new(&log).exists() {
+        true => format!("file:{escaped}?mode=ro"),
+        false => format!("file:{escaped}?mode=ro&immutable=1"),
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(uri, flags).map_err(|e| at(path, e))?;
+    connection.busy_timeout(BUSY_WAIT).map_err(failed)?;
+    Ok(connection)
 }
 
 /// A further connection to a database that is ready.
@@ -78,17 +128,23 @@ fn busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-fn migrate(connection: &mut Connection, path: &Path, older: Older) -> Result<Opened, JournalError> {
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-    let pragma = |name: &str| tx.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
-    let (application, found) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_master", [], |r| r.get(0)).map_err(failed)?;
-    if application != APPLICATION_ID && tables > 0 {
-        return Err(JournalError::Unusable(format!(
-            "{} is a SQLite file but not an actum store; name another with --store",
-            path.display()
-        )));
+fn check_owner(connection: &Connection, path: &Path) -> Result<(), JournalError> {
+    let read = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|e| at(path, e));
+    // In this order: another process may be making the store right now, tables and id at one stroke.
+    if read("SELECT count(*) FROM sqlite_master")? == 0 || read("PRAGMA application_id")? == APPLICATION_ID {
+        return Ok(());
     }
+    Err(JournalError::Unusable(format!(
+        "{} is a SQLite file but not an actum store; name another with --store",
+        path.display()
+    )))
+}
+
+/// The store's id, and its versions before and after.
+fn migrate(connection: &mut Connection, path: &Path, older: Older) -> Result<(String, (usize, usize)), JournalError> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    check_owner(&tx, path)?;
+    let found: i64 = tx.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
     let found = usize::try_from(found).unwrap_or(usize::MAX);
     let steps = steps(found, MIGRATIONS, older)?;
     for step in steps {
@@ -105,5 +161,5 @@ fn migrate(connection: &mut Connection, path: &Path, older: Older) -> Result<Ope
     let store_id = tx.query_row("SELECT id FROM store", [], |r| r.get(0)).optional().map_err(failed)?;
     let store_id = store_id.ok_or_else(|| JournalError::Damaged("it has lost its own id".into()))?;
     tx.commit().map_err(failed)?;
-    Ok(Opened { store_id, versions: (found, VERSION) })
+    Ok((store_id, (found, VERSION)))
 }

@@ -1,11 +1,11 @@
 //! Reading: a few threads with a connection each, so that neither the writer nor a caller's task ever waits for them.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
+use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::Log;
 use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::Submission;
@@ -18,7 +18,7 @@ use actum_ledger::verify::Row;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::oneshot;
 
-use super::{Sqlite, failed, open};
+use super::{Sqlite, failed};
 use crate::queue::Sender;
 use crate::tree;
 
@@ -37,12 +37,12 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn start(path: &Path) -> Result<Self, JournalError> {
+    pub(super) fn start(connect: impl Fn() -> Result<Connection, JournalError>) -> Result<Self, JournalError> {
         let (sender, receiver) = mpsc::sync_channel::<Question>(QUESTIONS_MAX);
         let receiver = Arc::new(Mutex::new(receiver));
         let mut threads = Vec::with_capacity(READERS);
         for n in 0..READERS {
-            let mut connection = open::connect(path)?;
+            let mut connection = connect()?;
             connection.pragma_update(None, "query_only", true).map_err(failed)?;
             let receiver = Arc::clone(&receiver);
             let run = move || {
@@ -92,55 +92,50 @@ impl Drop for Readers {
 
 impl Journal for Sqlite {
     fn append(&self, submission: Submission) -> Work<'static, Outcome> {
-        self.sender().map_or_else(closed, |s| s.append(submission))
+        self.sender().map_or_else(read_only, |s| s.append(submission))
     }
 
     fn entry<'a>(&'a self, tenant: &'a Tenant, id: &'a str) -> Work<'a, Option<Vec<u8>>> {
         let (tenant, id) = (tenant.clone(), id.to_owned());
-        self.readers.ask(move |c| entry(c, &tenant, &id).map_err(failed))
+        self.ask(move |c| entry(c, &tenant, &id).map_err(failed))
     }
 
     fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>> {
         let tenant = tenant.clone();
-        self.readers.ask(move |c| rows(c, &tenant, &range).map_err(failed))
+        self.ask(move |c| rows(c, &tenant, &range).map_err(failed))
     }
 
     fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log> {
         let tenant = tenant.clone();
-        self.readers.ask(move |c| log(c, &tenant))
+        self.ask(move |c| log(c, &tenant))
     }
 
     fn nodes<'a>(&'a self, tenant: &'a Tenant, wanted: &'a [Node]) -> Work<'a, Vec<Digest>> {
         let (tenant, wanted) = (tenant.clone(), wanted.to_vec());
-        self.readers.ask(move |c| wanted.iter().map(|n| node(c, &tenant, *n)).collect())
+        self.ask(move |c| wanted.iter().map(|n| node(c, &tenant, *n)).collect())
     }
 
     fn lineage<'a>(&'a self, tenant: &'a Tenant, ids: &'a [String]) -> Work<'a, Vec<Dependency>> {
         let (tenant, ids) = (tenant.clone(), ids.to_vec());
-        self.readers.ask(move |c| ids.into_iter().map(|id| dependency(c, &tenant, id)).collect())
+        self.ask(move |c| ids.into_iter().map(|id| dependency(c, &tenant, id)).collect())
     }
 
     fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()> {
-        self.sender().map_or_else(closed, |s| s.keep_checkpoint(tenant, size, note))
+        self.sender().map_or_else(read_only, |s| s.keep_checkpoint(tenant, size, note))
     }
 
     fn checkpoints<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<String>> {
         let tenant = tenant.clone();
-        self.readers.ask(move |c| {
-            let sql = "SELECT note FROM checkpoint WHERE tenant = ?1 ORDER BY size";
-            let mut statement = c.prepare_cached(sql).map_err(failed)?;
-            let notes = statement.query_map(params![tenant.as_str()], |row| row.get(0)).map_err(failed)?;
-            notes.collect::<Result<_, _>>().map_err(failed)
-        })
+        self.ask(move |c| checkpoints(c, &tenant).map_err(failed))
     }
 
     fn dead_letters<'a>(&'a self, tenant: Option<&'a Tenant>, limit: usize) -> Work<'a, Vec<DeadLetter>> {
         let tenant = tenant.map(|t| t.as_str().to_owned());
-        self.readers.ask(move |c| dead_letters(c, tenant, limit).map_err(failed))
+        self.ask(move |c| dead_letters(c, tenant, limit).map_err(failed))
     }
 
     fn tenants(&self) -> Work<'_, Vec<Tenant>> {
-        self.readers.ask(|c| tenants(c).map_err(failed))
+        self.ask(|c| tenants(c).map_err(failed))
     }
 
     fn store_id(&self) -> &str {
@@ -152,10 +147,21 @@ impl Sqlite {
     fn sender(&self) -> Option<&Sender> {
         self.sender.as_ref()
     }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> Result<T, JournalError> + Send + 'static,
+    ) -> Work<'static, T> {
+        match &self.readers {
+            Some(readers) => readers.ask(question),
+            None => Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) }),
+        }
+    }
 }
 
-fn closed<T>() -> Work<'static, T> {
-    Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) })
+fn read_only<T>() -> Work<'static, T> {
+    let message = "the store may only be read here: appending needs write access to its file and folder";
+    Box::pin(async move { Err(JournalError::Unusable(message.into())) })
 }
 
 fn entry(c: &Connection, tenant: &Tenant, id: &str) -> rusqlite::Result<Option<Vec<u8>>> {
@@ -165,18 +171,31 @@ fn entry(c: &Connection, tenant: &Tenant, id: &str) -> rusqlite::Result<Option<V
 
 pub(super) fn rows(c: &Connection, tenant: &Tenant, range: &Range) -> rusqlite::Result<Vec<Row>> {
     let sql = if range.backwards {
-        "SELECT seq, id, hash, body FROM ledger_entry
+        "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry
          WHERE tenant = ?1 AND seq < ?2 AND (?3 IS NULL OR type = ?3) ORDER BY seq DESC LIMIT ?4"
     } else {
-        "SELECT seq, id, hash, body FROM ledger_entry
+        "SELECT seq, id, type, created_ns, hash, body FROM ledger_entry
          WHERE tenant = ?1 AND seq >= ?2 AND (?3 IS NULL OR type = ?3) ORDER BY seq LIMIT ?4"
     };
-    let from = i64::try_from(range.from).unwrap_or(i64::MAX);
+    let from = tree::first_seq(range);
     let mut statement = c.prepare_cached(sql)?;
-    let rows = statement.query_map(params![tenant.as_str(), from, range.kind, range.limit as i64], |row| {
-        Ok(Row { seq: row.get::<_, i64>(0)? as u64, id: row.get(1)?, hash: bytes(row, 2)?, body: bytes(row, 3)? })
-    })?;
-    rows.collect()
+    let mut found = statement.query(params![tenant.as_str(), from, range.kind, range.limit as i64])?;
+    let (mut rows, mut size) = (Vec::new(), 0);
+    while size < PAGE_BYTES_MAX
+        && let Some(row) = found.next()?
+    {
+        let body = bytes(row, 5)?;
+        size += body.len();
+        rows.push(Row {
+            seq: row.get::<_, i64>(0)? as u64,
+            id: row.get(1)?,
+            kind: row.get(2)?,
+            created_ns: row.get(3)?,
+            hash: bytes(row, 4)?,
+            body,
+        });
+    }
+    Ok(rows)
 }
 
 /// The bytes of a column, whatever type a stranger's hand may have given it.
@@ -256,6 +275,12 @@ fn later_success(
     c.prepare_cached(sql)?.query_row(values, |row| Ok((row.get(0)?, time::from_nanoseconds(row.get(1)?)))).optional()
 }
 
+pub(super) fn checkpoints(c: &Connection, tenant: &Tenant) -> rusqlite::Result<Vec<String>> {
+    let mut statement = c.prepare_cached("SELECT note FROM checkpoint WHERE tenant = ?1 ORDER BY size")?;
+    let notes = statement.query_map(params![tenant.as_str()], |row| row.get(0))?;
+    notes.collect()
+}
+
 fn dead_letters(c: &Connection, tenant: Option<String>, limit: usize) -> rusqlite::Result<Vec<DeadLetter>> {
     let sql = match &tenant {
         Some(_) => {
@@ -286,7 +311,7 @@ pub(super) fn tenants(c: &Connection) -> rusqlite::Result<Vec<Tenant>> {
                    SELECT (SELECT min(e.tenant) FROM ledger_entry e WHERE e.tenant > journal.tenant) FROM journal
                    WHERE journal.tenant IS NOT NULL)
                SELECT tenant FROM journal WHERE tenant IS NOT NULL
-               UNION SELECT tenant FROM ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
+               UNION SELECT tenant FROM main.ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
     let mut statement = c.prepare_cached(sql)?;
     let names = statement.query_map([], |row| row.get::<_, String>(0))?;
     names.filter_map(|name| name.map(|n| Tenant::new(n).ok()).transpose()).collect()

@@ -2,16 +2,14 @@
 
 use std::path::Path;
 
+use actum_contract::id::Tenant;
 use actum_ledger::append::{Log, replay};
 use actum_ledger::journal::{JournalError, Range, Work};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::{Sqlite, failed, read, rows};
 use crate::crash;
-use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep};
-
-/// Entries read at a time while the journal is walked.
-const WALK_ENTRIES: usize = 1_000;
+use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, refuse_existing, walk_of};
 
 impl Upkeep for Sqlite {
     fn versions(&self) -> (usize, usize) {
@@ -35,9 +33,7 @@ impl Upkeep for Sqlite {
 
     fn backup<'a>(&'a self, to: &'a Path) -> Work<'a, ()> {
         Box::pin(async move {
-            if to.exists() {
-                return Err(JournalError::Unusable(format!("{} exists already; name another file", to.display())));
-            }
+            refuse_existing(to)?;
             let name = to.to_str().ok_or_else(|| JournalError::Unusable("the file's name is not UTF-8".into()))?;
             // One read transaction: a copy of one moment, whatever is appended meanwhile.
             self.connect()?.execute("VACUUM INTO ?1", params![name]).map_err(failed)?;
@@ -47,7 +43,9 @@ impl Upkeep for Sqlite {
 }
 
 fn projections(connection: &mut Connection, replace: bool) -> Result<Vec<Projection>, JournalError> {
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    // Comparing needs one snapshot and stops nobody; only replacing has to keep writers out.
+    let behavior = if replace { TransactionBehavior::Immediate } else { TransactionBehavior::Deferred };
+    let tx = connection.transaction_with_behavior(behavior).map_err(failed)?;
     // Temporary tables of the same names stand in front of the stored ones, so that the code which writes the
     // projections on every append is the code that makes them anew.
     for name in PROJECTIONS {
@@ -56,25 +54,11 @@ fn projections(connection: &mut Connection, replace: bool) -> Result<Vec<Project
             .map_err(failed)?;
         tx.execute_batch(&sql.replacen("CREATE TABLE", "CREATE TEMP TABLE", 1)).map_err(failed)?;
     }
-    for tenant in journal_tenants(&tx)? {
-        let mut log = Log::default();
-        loop {
-            let range = Range::forwards(log.frontier.size(), WALK_ENTRIES);
-            let page = read::rows(&tx, &tenant, &range).map_err(failed)?;
-            for row in &page {
-                let entry = replay(&tenant, &mut log, &row.body).ok_or_else(|| {
-                    JournalError::Damaged(format!(
-                        "entry {} of {tenant} is unreadable: run `actum ledger verify`",
-                        row.seq
-                    ))
-                })?;
-                rows::project(&tx, &entry).map_err(failed)?;
-            }
-            if page.len() < WALK_ENTRIES {
-                break;
-            }
+    for tenant in read::tenants(&tx).map_err(failed)? {
+        let log = walk(&tx, &tenant)?;
+        if log.frontier.size() > 0 {
+            rows::put_log(&tx, tenant.as_str(), &log).map_err(failed)?;
         }
-        rows::put_log(&tx, tenant.as_str(), &log).map_err(failed)?;
     }
     let mut compared = Vec::new();
     for name in PROJECTIONS {
@@ -98,14 +82,25 @@ fn projections(connection: &mut Connection, replace: bool) -> Result<Vec<Project
     Ok(compared)
 }
 
-/// Whose entries there are: asked of the journal, because the list of logs is itself a projection.
-fn journal_tenants(connection: &Connection) -> Result<Vec<actum_contract::Tenant>, JournalError> {
-    let mut statement = connection.prepare("SELECT DISTINCT tenant FROM ledger_entry ORDER BY 1").map_err(failed)?;
-    let names = statement.query_map([], |row| row.get::<_, String>(0)).map_err(failed)?;
-    names
-        .map(|name| {
-            let name = name.map_err(failed)?;
-            actum_contract::Tenant::new(name).map_err(|e| JournalError::Damaged(format!("a tenant's name {e}")))
-        })
-        .collect()
+/// Projects one tenant's journal, entry by entry, and stops at the first that is not what was recorded: a projection
+/// made from a damaged journal would hide the damage.
+fn walk(tx: &Connection, tenant: &Tenant) -> Result<Log, JournalError> {
+    let notes = read::checkpoints(tx, tenant).map_err(failed)?;
+    let sql = "SELECT size FROM main.ledger_log WHERE tenant = ?1";
+    let stored = tx.query_row(sql, params![tenant.as_str()], |row| row.get::<_, i64>(0)).unwrap_or(0);
+    let mut walk = walk_of(tenant, &notes);
+    let mut log = Log::default();
+    loop {
+        let page = read::rows(tx, tenant, &Range::forwards(walk.size(), WALK_ENTRIES)).map_err(failed)?;
+        if page.is_empty() {
+            break;
+        }
+        for row in &page {
+            walk.row(row).map_err(|bad| JournalError::Tampered(Box::new(bad)))?;
+            let entry = replay(tenant, &mut log, &row.body)
+                .ok_or_else(|| JournalError::Damaged(format!("entry {} of {tenant} breaks the rules", row.seq)))?;
+            rows::project(tx, &entry).map_err(failed)?;
+        }
+    }
+    walk.finish_journal(stored as u64).map_err(|bad| JournalError::Tampered(Box::new(bad)))
 }

@@ -73,7 +73,7 @@ fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>
                 letters.insert(letter.tenant);
             }
             Effect::Checkpoint { tenant, size, note } => {
-                let sql = "INSERT OR REPLACE INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3)";
+                let sql = "INSERT OR IGNORE INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3)";
                 tx.prepare_cached(sql)?.execute(params![tenant.as_str(), size as i64, note])?;
                 crash::point("checkpoint.written");
             }
