@@ -343,7 +343,7 @@ impl ExecutionConfig {
         let partial = Partial::read(value)?;
         let missing: Vec<_> = Field::all().filter(|f| partial.get(*f).is_none()).map(BadField::missing).collect();
         if !missing.is_empty() {
-            return Err(BadConfig { fields: missing, rest: partial });
+            return Err(BadConfig { fields: missing, rest: Box::new(partial) });
         }
         Ok(Self::build(|field| partial.get(field).unwrap_or(field.default_value())))
     }
@@ -411,7 +411,7 @@ impl Partial {
                 Err(field) => bad.push(field),
             }
         }
-        if bad.is_empty() { Ok(partial) } else { Err(BadConfig { fields: bad, rest: partial }) }
+        if bad.is_empty() { Ok(partial) } else { Err(BadConfig { fields: bad, rest: Box::new(partial) }) }
     }
 }
 
@@ -421,12 +421,12 @@ impl Partial {
 pub struct BadConfig {
     pub fields: Vec<BadField>,
     /// What is left without them, so that other sources can be judged as well.
-    pub rest: Partial,
+    pub rest: Box<Partial>,
 }
 
 impl BadConfig {
     pub fn new(fields: Vec<BadField>) -> Self {
-        Self { fields, rest: Partial::default() }
+        Self { fields, rest: Box::default() }
     }
 }
 

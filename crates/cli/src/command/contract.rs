@@ -83,7 +83,7 @@ impl Request {
         let mut keep = |read: Result<Partial, BadConfig>| {
             read.unwrap_or_else(|found| {
                 bad.extend(found.fields);
-                found.rest
+                *found.rest
             })
         };
         let from_file = match &document {
