@@ -5,6 +5,7 @@
 use actum_ledger::append::{Decision, Log, replay};
 use actum_ledger::draft::{self, Draft, Submission};
 use actum_ledger::{Book, Code};
+use actum_ledger::time::Moment;
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 
@@ -37,7 +38,7 @@ fn check_document(draft: &Draft, now: Timestamp) {
 
 fn check_append(draft: &Draft, now: Timestamp) {
     let mut book = Book::default();
-    let appended = match book.decide(draft, || "fresh".to_owned(), now) {
+    let appended = match book.decide(draft, || "fresh".to_owned(), &Moment::new(now)) {
         Decision::Append(appended) => appended,
         Decision::Idempotent { id, .. } => panic!("an empty book knows {id}"),
         Decision::Refuse(refusal) => {
@@ -58,7 +59,7 @@ fn check_append(draft: &Draft, now: Timestamp) {
 
     // A draft without an id of its own is a new entry each time.
     if draft.id.is_some() {
-        match book.decide(draft, || "fresh".to_owned(), now) {
+        match book.decide(draft, || "fresh".to_owned(), &Moment::new(now)) {
             Decision::Idempotent { id, seq } => assert_eq!((&id, seq), (&appended.id, appended.seq)),
             other => panic!("the same draft twice: {other:?}"),
         }

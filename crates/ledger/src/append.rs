@@ -20,7 +20,7 @@ use crate::gate::{self, Gated, gate};
 use crate::merkle::{self, Frontier, Node};
 use crate::refusal::{Code, Refusal, Violation};
 use crate::state::{Last, transition};
-use crate::time;
+use crate::time::{self, Moment};
 
 /// The head of one tenant's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,9 +55,9 @@ struct Pages {
     executions: HashMap<ExecutionKey, Last>,
 }
 
-/// The facts of one batch, by tenant. What is not in it does not exist.
+/// The facts of one batch, by tenant. What is not in it does not exist. A list, because a batch has few tenants.
 #[derive(Debug, Default)]
-pub struct Book(HashMap<Tenant, Pages>);
+pub struct Book(Vec<(Tenant, Pages)>);
 
 /// An entry to be written, and what it changes in the projections.
 #[derive(Debug, Clone)]
@@ -106,27 +106,31 @@ impl Book {
     }
 
     pub fn knows_log(&self, tenant: &Tenant) -> bool {
-        self.0.contains_key(tenant)
+        self.find(tenant).is_some()
     }
 
     pub fn knows_entry(&self, tenant: &Tenant, id: &str) -> bool {
-        self.0.get(tenant).is_some_and(|pages| pages.entries.contains_key(id))
+        self.find(tenant).is_some_and(|pages| pages.entries.contains_key(id))
     }
 
     pub fn knows_execution(&self, tenant: &Tenant, key: &ExecutionKey) -> bool {
-        self.0.get(tenant).is_some_and(|pages| pages.executions.contains_key(key))
+        self.find(tenant).is_some_and(|pages| pages.executions.contains_key(key))
+    }
+
+    fn find(&self, tenant: &Tenant) -> Option<&Pages> {
+        self.0.iter().find(|(name, _)| name == tenant).map(|(_, pages)| pages)
     }
 
     fn pages(&mut self, tenant: &Tenant) -> &mut Pages {
-        if !self.0.contains_key(tenant) {
-            self.0.insert(tenant.clone(), Pages::default());
-        }
-        // Present by now; `or_default` only spares a panic that could never happen.
-        self.0.entry(tenant.clone()).or_default()
+        let at = self.0.iter().position(|(name, _)| name == tenant).unwrap_or_else(|| {
+            self.0.push((tenant.clone(), Pages::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
     }
 
     /// Decides about one draft and takes note of the answer. `fresh_id` is used if the draft has no id of its own.
-    pub fn decide(&mut self, draft: &Draft, fresh_id: impl FnOnce() -> String, now: Timestamp) -> Decision {
+    pub fn decide(&mut self, draft: &Draft, fresh_id: impl FnOnce() -> String, now: &Moment) -> Decision {
         let pages = self.pages(&draft.tenant);
         if let Some(id) = &draft.id
             && let Some(known) = pages.entries.get(id)
@@ -144,14 +148,14 @@ impl Book {
 }
 
 impl Pages {
-    fn append(&mut self, draft: &Draft, fresh_id: impl FnOnce() -> String, now: Timestamp) -> Appended {
+    fn append(&mut self, draft: &Draft, fresh_id: impl FnOnce() -> String, now: &Moment) -> Appended {
         let id = draft.id.clone().unwrap_or_else(fresh_id);
         let seq = self.log.frontier.size();
-        let body = Arc::new(seal(draft, Seal { id: &id, seq, prev: self.log.head, recorded_at: now }));
+        let body = Arc::new(seal(draft, Seal { id: &id, seq, prev: self.log.head, recorded: now }));
         let hash = merkle::leaf(&body);
         let nodes = self.log.frontier.push(hash);
         self.log.head = hash;
-        let created_ns = time::nanoseconds(draft.created_at.as_ref().map_or(now, |(_, at)| *at));
+        let created_ns = time::nanoseconds(draft.created_at.as_ref().map_or(now.at, |(_, at)| *at));
         self.entries.insert(id.clone(), Known { seq, created_ns, body: Some(Arc::clone(&body)) });
         if let Some(Event { robot, execution, state, attempt, .. }) = &draft.event {
             let last = Last { state: *state, attempt: *attempt };

@@ -5,12 +5,11 @@
 
 use actum_contract::canon;
 use actum_contract::digest::Digest;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::draft::Draft;
 use crate::merkle;
-use crate::time;
+use crate::time::Moment;
 
 /// Version of the stored form. Readers accept this and older ones; writers write this.
 pub const FORMAT: u64 = 1;
@@ -51,49 +50,56 @@ pub struct Seal<'a> {
     pub id: &'a str,
     pub seq: u64,
     pub prev: Digest,
-    pub recorded_at: Timestamp,
+    pub recorded: &'a Moment,
 }
 
 /// The stored form of a draft. Members are in canonical order because they are written in it.
 pub fn seal(draft: &Draft, seal: Seal<'_>) -> Vec<u8> {
-    let recorded_at = time::format(seal.recorded_at);
-    let created_at = draft.created_at.as_ref().map_or(recorded_at.as_str(), |(text, _)| text);
+    let created_at = draft.created_at.as_ref().map_or(seal.recorded.text.as_str(), |(text, _)| text);
     let lineage_bytes = draft.lineage.as_ref().map_or(0, Vec::len);
-    let mut out = Vec::with_capacity(draft.payload.len() + lineage_bytes + 512);
-    let mut member = |key: &str, write: &dyn Fn(&mut Vec<u8>)| {
-        out.push(if out.is_empty() { b'{' } else { b',' });
-        canon::write_text(key, &mut out);
-        out.push(b':');
-        write(&mut out);
-    };
-    let text = |text: &str| {
-        let text = text.to_owned();
-        move |out: &mut Vec<u8>| canon::write_text(&text, out)
-    };
-    let number = |n: u64| move |out: &mut Vec<u8>| out.extend_from_slice(n.to_string().as_bytes());
-
-    member("createdAt", &text(created_at));
-    member("format", &number(FORMAT));
-    member("id", &text(seal.id));
+    let mut out = Vec::with_capacity(draft.payload.len() + lineage_bytes + 640);
+    out.push(b'{');
+    text_member(&mut out, "createdAt", created_at);
+    raw_member(&mut out, "format", FORMAT.to_string().as_bytes());
+    text_member(&mut out, "id", seal.id);
     if let Some(lineage) = &draft.lineage {
-        member("lineage", &|out| out.extend_from_slice(lineage));
+        raw_member(&mut out, "lineage", lineage);
     }
-    member("module", &text(&draft.module));
-    member("payload", &|out| out.extend_from_slice(&draft.payload));
-    member("prev", &text(&seal.prev.to_hex()));
-    member("recordedAt", &text(&recorded_at));
+    text_member(&mut out, "module", &draft.module);
+    raw_member(&mut out, "payload", &draft.payload);
+    text_member(&mut out, "prev", &seal.prev.to_hex());
+    text_member(&mut out, "recordedAt", &seal.recorded.text);
     if let Some(robot) = &draft.robot {
-        member("robotId", &text(robot));
+        text_member(&mut out, "robotId", robot);
     }
-    member("seq", &number(seal.seq));
-    member("source", &text(&draft.source));
+    raw_member(&mut out, "seq", seal.seq.to_string().as_bytes());
+    text_member(&mut out, "source", &draft.source);
     if let Some(state) = &draft.state {
-        member("state", &text(state));
+        text_member(&mut out, "state", state);
     }
-    member("tenantId", &text(draft.tenant.as_str()));
-    member("type", &text(&draft.kind));
+    text_member(&mut out, "tenantId", draft.tenant.as_str());
+    text_member(&mut out, "type", &draft.kind);
     out.push(b'}');
     out
+}
+
+fn text_member(out: &mut Vec<u8>, key: &str, value: &str) {
+    begin_member(out, key);
+    canon::write_text(value, out);
+}
+
+/// `value` is canonical text already.
+fn raw_member(out: &mut Vec<u8>, key: &str, value: &[u8]) {
+    begin_member(out, key);
+    out.extend_from_slice(value);
+}
+
+fn begin_member(out: &mut Vec<u8>, key: &str) {
+    if out.len() > 1 {
+        out.push(b',');
+    }
+    canon::write_text(key, out);
+    out.push(b':');
 }
 
 impl Entry {

@@ -50,6 +50,19 @@ fn has_form(text: &[u8]) -> bool {
     matches(HEAD, head) && (matches(b"Z", rest) || matches(b"sdd:dd", rest))
 }
 
+/// A time of the store's own, with the text that a whole batch of entries shares.
+#[derive(Debug, Clone)]
+pub struct Moment {
+    pub at: Timestamp,
+    pub text: String,
+}
+
+impl Moment {
+    pub fn new(at: Timestamp) -> Self {
+        Self { at, text: format(at) }
+    }
+}
+
 /// The text the store writes for its own times: UTC, microseconds.
 pub fn format(at: Timestamp) -> String {
     format!("{at:.6}")

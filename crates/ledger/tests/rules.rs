@@ -6,7 +6,7 @@ use actum_ledger::append::{Book, Decision, Known};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::entry::Entry;
 use actum_ledger::refusal::{Code, Refusal};
-use actum_ledger::time;
+use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -91,7 +91,7 @@ impl Ledger {
             Submission::Rejected(rejection) => return Err(rejection.refusal),
         };
         let n = self.bodies.len();
-        match self.book.decide(&draft, || format!("fresh-{n}"), now()) {
+        match self.book.decide(&draft, || format!("fresh-{n}"), &Moment::new(now())) {
             Decision::Append(appended) => {
                 self.bodies.push(appended.body.to_vec());
                 Ok(true)
@@ -441,6 +441,6 @@ fn a_known_entry_without_its_text_is_never_taken_for_the_same() {
     book.learn_entry(&tenant, "a".into(), Known { seq: 0, created_ns: 0, body: None });
     let Submission::Draft(draft) = draft::read_value(signal("a", "2025-01-01T00:00:00Z"), now()) else { panic!() };
     assert!(
-        matches!(book.decide(&draft, String::new, now()), Decision::Refuse(r) if r.code == Code::IdempotencyConflict)
+        matches!(book.decide(&draft, String::new, &Moment::new(now())), Decision::Refuse(r) if r.code == Code::IdempotencyConflict)
     );
 }

@@ -4,7 +4,7 @@ use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Book, Decision};
 use actum_ledger::draft::{Draft, Rejection, Submission};
 use actum_ledger::journal::Outcome;
-use jiff::Timestamp;
+use actum_ledger::time::Moment;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -39,7 +39,7 @@ pub(crate) fn drafts(requests: &[Request]) -> impl Iterator<Item = &Draft> {
 }
 
 /// Decides one request. The book must know the facts the request needs.
-pub(crate) fn decide<'a>(book: &mut Book, request: &'a Request, now: Timestamp) -> (Effect<'a>, Done) {
+pub(crate) fn decide<'a>(book: &mut Book, request: &'a Request, now: &Moment) -> (Effect<'a>, Done) {
     match request {
         Request::Checkpoint { tenant, size, note } => (Effect::Checkpoint { tenant, size: *size, note }, Done::Kept),
         Request::Append(Submission::Rejected(rejection)) => refused(rejection),

@@ -13,7 +13,7 @@ use actum_ledger::entry::Entry;
 use actum_ledger::event::{self, Coherence, State};
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::{Node, join};
-use actum_ledger::time;
+use actum_ledger::time::{self, Moment};
 use actum_ledger::verify::Row;
 use jiff::Timestamp;
 use serde_json::json;
@@ -43,7 +43,7 @@ impl Content {
         };
         self.fresh += 1;
         let fresh = format!("fresh-{}", self.fresh);
-        match self.book.decide(&draft, || fresh, now) {
+        match self.book.decide(&draft, || fresh, &Moment::new(now)) {
             Decision::Append(appended) => {
                 let outcome = Outcome::Created { id: appended.id.clone(), seq: appended.seq };
                 self.entries.entry(appended.tenant.clone()).or_default().push(*appended);

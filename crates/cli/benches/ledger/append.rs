@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use actum_ledger::Journal;
-use actum_ledger::draft;
+use actum_ledger::append::{Book, Decision};
+use actum_ledger::draft::{self, Submission};
 use actum_ledger::journal::Outcome;
+use actum_ledger::time::Moment;
 use actum_store::{Location, Older, open};
 use actum_testkit::event::{padded, signal};
 use actum_testkit::folder::Folder;
@@ -127,6 +129,31 @@ async fn store(location: Location) -> Arc<dyn Journal> {
         .await
         .expect("an answer");
     store
+}
+
+/// What an append costs before any database: reading, rules, stored form, hash.
+pub(crate) fn decide() {
+    const OPERATIONS: usize = 20_000;
+    let mut book = Book::default();
+    let texts: Vec<_> = (0..OPERATIONS).map(text).collect();
+    let mut drafts = Vec::with_capacity(OPERATIONS);
+    let reading = cost(OPERATIONS, || {
+        drafts.extend(texts.iter().map(|text| draft::read(text, Timestamp::now())));
+    });
+    let dependency = draft::read(signal("bench", "signal").to_string().as_bytes(), Timestamp::now());
+    let now = Moment::new(Timestamp::now());
+    let deciding = cost(OPERATIONS, || {
+        for submission in std::iter::once(&dependency).chain(&drafts) {
+            let Submission::Draft(draft) = submission else { panic!("{submission:?}") };
+            assert!(matches!(book.decide(draft, String::new, &now), Decision::Append(_)));
+        }
+    });
+    print(&format!(
+        "without a database: reading {:.1} µs, deciding {:.1} µs for {} bytes",
+        reading.wall,
+        deciding.wall,
+        texts[0].len()
+    ));
 }
 
 pub(crate) fn sqlite() {

@@ -13,6 +13,9 @@ fn main() {
     if wants("canon") {
         canon::run();
     }
+    if wants("decide") {
+        append::decide();
+    }
     if wants("sqlite") {
         append::sqlite();
     }

@@ -82,7 +82,8 @@ impl Rows {
 
     /// What the entries change in the projections, but for the heads of the logs.
     pub(super) async fn project(&self, all: &[&Appended]) -> Result<(), Error> {
-        tokio::try_join!(self.put_executions(all), self.insert_superseded(all), self.insert_nodes(all)).map(|_| ())
+        tokio::try_join!(biased; self.put_executions(all), self.insert_superseded(all), self.insert_nodes(all))
+            .map(|_| ())
     }
 
     async fn put_executions(&self, all: &[&Appended]) -> Result<(), Error> {

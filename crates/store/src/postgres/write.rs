@@ -10,7 +10,7 @@ use actum_ledger::event::State;
 use actum_ledger::journal::JournalError;
 use actum_ledger::merkle::Frontier;
 use actum_ledger::state::Last;
-use actum_ledger::time;
+use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use tokio_postgres::{Config, Row, Statement};
 
@@ -67,9 +67,10 @@ impl Writer {
         let entries = "SELECT e.tenant, e.id, e.seq, e.created_ns, CASE WHEN k.own THEN e.body END
             FROM unnest($1::text[], $2::text[], $3::bool[]) AS k (tenant, id, own)
             JOIN ledger_entry e ON e.tenant = k.tenant AND e.id = k.id";
-        let executions = "SELECT x.tenant, x.robot, x.execution, x.state, x.attempt
-            FROM unnest($1::text[], $2::text[], $3::text[]) AS k (tenant, robot, execution)
-            JOIN execution x ON x.tenant = k.tenant AND x.robot = k.robot AND x.execution = k.execution";
+        let executions = "SELECT x.tenant, x.robot, x.execution, x.state, x.attempt, k.id, e.seq, e.created_ns, e.body
+            FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k (tenant, robot, execution, id)
+            JOIN execution x ON x.tenant = k.tenant AND x.robot = k.robot AND x.execution = k.execution
+            LEFT JOIN ledger_entry e ON e.tenant = k.tenant AND e.id = k.id";
         let client = &rows.client;
         let (lock, logs, entries, executions) = tokio::try_join!(
             client.prepare(lock),
@@ -96,10 +97,10 @@ impl Writer {
         let mut book = self.begin(&tenants.into_iter().collect::<Vec<_>>(), requests).await?;
         crash::point("append.begun");
 
-        let now = Timestamp::now();
+        let now = Moment::new(Timestamp::now());
         let (mut all, mut entries, mut letters, mut checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            let (effect, done) = decide(&mut book, request, now);
+            let (effect, done) = decide(&mut book, request, &now);
             match effect {
                 Effect::Entry(entry) => entries.push(entry),
                 Effect::DeadLetter(letter) => letters.push(letter),
@@ -115,16 +116,19 @@ impl Writer {
             self.rows.put_checkpoint(tenant, size, note).await.map_err(failed)?;
             crash::point("checkpoint.written");
         }
+        self.rows.insert_letters(&letters, time::nanoseconds(now.at)).await.map_err(failed)?;
+        crash::point("append.inserted");
+        crash::point("append.written");
+        // One flight, in this order. If a row is refused the server turns the COMMIT into a ROLLBACK, and the error of
+        // that row is what is returned.
         tokio::try_join!(
+            biased;
             self.rows.insert_entries(&entries),
             self.rows.project(&entries),
             self.rows.put_logs(&logs),
-            self.rows.insert_letters(&letters, time::nanoseconds(now)),
+            client.batch_execute("COMMIT"),
         )
         .map_err(failed)?;
-        crash::point("append.inserted");
-        crash::point("append.written");
-        client.batch_execute("COMMIT").await.map_err(failed)?;
         crash::point("append.committed");
         Ok(all)
     }
@@ -135,6 +139,7 @@ impl Writer {
         let client = &self.rows.client;
         loop {
             let (_, locked, logs, entries, executions) = tokio::try_join!(
+                biased;
                 async { client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed) },
                 async { client.query(&self.lock, &[&tenants]).await.map_err(failed) },
                 async { client.query(&self.logs, &[&tenants]).await.map_err(failed) },
@@ -164,7 +169,8 @@ impl Writer {
         for draft in drafts(requests) {
             let tenant = draft.tenant.as_str();
             keys.extend(draft.depends_on.iter().chain(&draft.supersedes).map(|id| (tenant, id.as_str(), false)));
-            keys.extend(draft.id.iter().map(|id| (tenant, id.as_str(), true)));
+            let own = draft.id.iter().filter(|_| draft.event.is_none());
+            keys.extend(own.map(|id| (tenant, id.as_str(), true)));
         }
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -174,16 +180,21 @@ impl Writer {
         self.rows.client.query(&self.entries, &[&tenants, &ids, &own]).await.map_err(failed)
     }
 
+    /// Where the executions stand, and the events themselves if they are recorded already. An event of an execution
+    /// nobody has heard of cannot be, so it is not looked for.
     async fn read_executions(&self, requests: &[Request]) -> Result<Vec<Row>, JournalError> {
-        let events = drafts(requests).filter_map(|d| d.event.as_ref().map(|e| (d, e)));
-        let keys: BTreeSet<_> =
-            events.map(|(d, e)| (d.tenant.as_str(), e.robot.as_str(), e.execution.as_str())).collect();
+        let mut keys: BTreeSet<[&str; 4]> = BTreeSet::new();
+        for draft in drafts(requests) {
+            if let (Some(event), Some(id)) = (&draft.event, &draft.id) {
+                keys.insert([draft.tenant.as_str(), &event.robot, &event.execution, id]);
+            }
+        }
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let (tenants, robots): (Vec<_>, Vec<_>) = keys.iter().map(|(tenant, robot, _)| (*tenant, *robot)).unzip();
-        let executions: Vec<_> = keys.iter().map(|(.., execution)| *execution).collect();
-        self.rows.client.query(&self.executions, &[&tenants, &robots, &executions]).await.map_err(failed)
+        let column = |i: usize| keys.iter().map(|key| key[i]).collect::<Vec<_>>();
+        let (tenants, robots, executions, ids) = (column(0), column(1), column(2), column(3));
+        self.rows.client.query(&self.executions, &[&tenants, &robots, &executions, &ids]).await.map_err(failed)
     }
 }
 
@@ -220,7 +231,12 @@ fn learn_executions(book: &mut Book, rows: Vec<Row>) -> Result<(), JournalError>
         let state = State::named(&state)
             .ok_or_else(|| JournalError::Damaged(format!("execution {execution} has no known state")))?;
         let last = Last { state, attempt: row.get::<_, i64>(4) as u64 };
-        book.learn_execution(&tenant_of(&row)?, (robot, execution), last);
+        let tenant = tenant_of(&row)?;
+        if let Some(seq) = row.get::<_, Option<i64>>(6) {
+            let body = Some(Arc::new(row.get(8)));
+            book.learn_entry(&tenant, row.get(5), Known { seq: seq as u64, created_ns: row.get(7), body });
+        }
+        book.learn_execution(&tenant, (robot, execution), last);
     }
     Ok(())
 }

@@ -57,9 +57,10 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
-        // The writer ends when no sender is left; waiting for it lets SQLite fold its log into the file.
-        self.sender = None;
+        // One after the other, the writer last: the last connection to close folds the write-ahead log into the file,
+        // and of two that close at once neither is the last.
         self.readers = None;
+        self.sender = None;
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }

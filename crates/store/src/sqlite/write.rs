@@ -9,7 +9,7 @@ use actum_ledger::draft::{Draft, Submission};
 use actum_ledger::event::State;
 use actum_ledger::journal::JournalError;
 use actum_ledger::state::Last;
-use actum_ledger::time;
+use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
@@ -51,7 +51,7 @@ impl From<JournalError> for Failure {
 fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>, Failure> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     crash::point("append.begun");
-    let now = Timestamp::now();
+    let now = Moment::new(Timestamp::now());
     let mut book = Book::default();
     let mut changed = BTreeSet::new();
     let mut letters = BTreeSet::new();
@@ -60,7 +60,7 @@ fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>
         if let Request::Append(Submission::Draft(draft)) = request {
             learn(&tx, &mut book, draft)?;
         }
-        let (effect, done) = decide(&mut book, request, now);
+        let (effect, done) = decide(&mut book, request, &now);
         match effect {
             Effect::Entry(entry) => {
                 rows::insert_entry(&tx, &entry)?;
@@ -69,7 +69,7 @@ fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>
                 changed.insert(entry.tenant);
             }
             Effect::DeadLetter(letter) => {
-                rows::insert_letter(&tx, &letter, time::nanoseconds(now))?;
+                rows::insert_letter(&tx, &letter, time::nanoseconds(now.at))?;
                 letters.insert(letter.tenant);
             }
             Effect::Checkpoint { tenant, size, note } => {
@@ -100,19 +100,21 @@ fn learn(connection: &Connection, book: &mut Book, draft: &Draft) -> Result<(), 
         let log = read::log(connection, tenant)?;
         book.learn_log(tenant, log);
     }
-    if let Some(id) = &draft.id {
-        learn_entry(connection, book, tenant, id, true).map_err(failed)?;
-    }
     for id in draft.depends_on.iter().chain(&draft.supersedes) {
         learn_entry(connection, book, tenant, id, false).map_err(failed)?;
     }
     if let Some(event) = &draft.event {
         let key = (event.robot.clone(), event.execution.clone());
-        if !book.knows_execution(tenant, &key)
-            && let Some(last) = read_last(connection, tenant, &key).map_err(failed)?
-        {
-            book.learn_execution(tenant, key, last?);
+        if !book.knows_execution(tenant, &key) {
+            match read_last(connection, tenant, &key).map_err(failed)? {
+                Some(last) => book.learn_execution(tenant, key, last?),
+                // An event of an execution nobody has heard of cannot be recorded already.
+                None => return Ok(()),
+            }
         }
+    }
+    if let Some(id) = &draft.id {
+        learn_entry(connection, book, tenant, id, true).map_err(failed)?;
     }
     Ok(())
 }
