@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::entry::Entry;
 use crate::event::{self, Coherence, State};
+use crate::time::{self, BadTime};
 
 /// What the ledger knows of one dependency.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,26 @@ pub struct Found {
     pub created_at: Timestamp,
     /// Entries that replace this one: those that say so, and a later success of the same execution.
     pub superseded_by: Vec<(String, Timestamp)>,
+}
+
+impl Found {
+    /// What a stored entry says of itself.
+    pub fn of(entry: Entry, superseded_by: Vec<(String, Timestamp)>) -> Result<Self, BadTime> {
+        let declared = entry.payload["coherenceStatus"].as_str().filter(|_| entry.kind == event::TYPE);
+        Ok(Self {
+            coherence: declared.and_then(Coherence::named),
+            created_at: time::parse(&entry.created_at)?,
+            kind: entry.kind,
+            state: entry.state,
+            superseded_by,
+        })
+    }
+}
+
+/// The robot and the execution of a stored event; nothing for other entries.
+pub fn execution_of(entry: &Entry) -> Option<(&str, &str)> {
+    let execution = entry.payload["executionId"].as_str().filter(|_| entry.kind == event::TYPE)?;
+    Some((entry.robot.as_deref()?, execution))
 }
 
 /// The status and one sentence for each dependency that lowered it.

@@ -10,7 +10,7 @@ use actum_ledger::append::{Appended, Book, Decision, Log};
 use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::{Rejection, Submission};
 use actum_ledger::entry::Entry;
-use actum_ledger::event::{self, Coherence, State};
+use actum_ledger::event::State;
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::{Node, join};
 use actum_ledger::time::{self, Moment};
@@ -85,10 +85,7 @@ impl Content {
                     (same && other.state == State::Succeeded).then(|| at(later))
                 }));
             }
-            let is_event = entry.kind == event::TYPE;
-            let coherence = entry.payload["coherenceStatus"].as_str().filter(|_| is_event).and_then(Coherence::named);
-            let created_at = time::from_nanoseconds(this.created_ns);
-            Found { kind: entry.kind, state: entry.state, coherence, created_at, superseded_by }
+            Found::of(entry, superseded_by).expect("our own entry")
         });
         Dependency { id: id.to_owned(), found }
     }

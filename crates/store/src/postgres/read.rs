@@ -6,10 +6,10 @@ use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::Log;
-use actum_ledger::coherence::{Dependency, Found};
+use actum_ledger::coherence::{Dependency, Found, execution_of};
 use actum_ledger::draft::Submission;
 use actum_ledger::entry::Entry;
-use actum_ledger::event::{self, Coherence, State};
+use actum_ledger::event::State;
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::Node;
 use actum_ledger::time;
@@ -206,18 +206,13 @@ async fn dependency(client: &Object, tenant: &Tenant, id: &str) -> Result<Depend
     let sql = "SELECT by_id, by_created_ns FROM superseded WHERE tenant = $1 AND id = $2 ORDER BY by_created_ns, by_id";
     let mut superseded_by: Vec<_> =
         query(client, sql, &[&tenant.as_str(), &id]).await?.iter().map(superseder).collect();
-    let mut coherence = None;
-    if entry.kind == event::TYPE {
-        coherence = entry.payload["coherenceStatus"].as_str().and_then(Coherence::named);
-        let execution = entry.payload["executionId"].as_str().unwrap_or_default();
-        let robot = entry.robot.as_deref().unwrap_or_default();
+    if let Some((robot, execution)) = execution_of(&entry) {
         let sql = "SELECT e.id, e.created_ns FROM execution x JOIN ledger_entry e ON e.tenant = x.tenant AND e.seq = x.last_seq
                    WHERE x.tenant = $1 AND x.robot = $2 AND x.execution = $3 AND x.state = $4 AND x.last_seq > $5";
         let succeeded = State::Succeeded.word();
         let values: [&(dyn ToSql + Sync); 5] = [&tenant.as_str(), &robot, &execution, &succeeded, &(entry.seq as i64)];
         superseded_by.extend(query(client, sql, &values).await?.iter().map(superseder));
     }
-    let created_at = time::parse(&entry.created_at).map_err(|e| damaged(e.to_string()))?;
-    let found = Found { kind: entry.kind, state: entry.state, coherence, created_at, superseded_by };
+    let found = Found::of(entry, superseded_by).map_err(|e| damaged(e.to_string()))?;
     Ok(Dependency { id: id.to_owned(), found: Some(found) })
 }

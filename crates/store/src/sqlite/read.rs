@@ -7,10 +7,10 @@ use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::Log;
-use actum_ledger::coherence::{Dependency, Found};
+use actum_ledger::coherence::{Dependency, Found, execution_of};
 use actum_ledger::draft::Submission;
 use actum_ledger::entry::Entry;
-use actum_ledger::event::{self, Coherence, State};
+use actum_ledger::event::State;
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::{Frontier, Node};
 use actum_ledger::time;
@@ -239,15 +239,10 @@ fn dependency(c: &Connection, tenant: &Tenant, id: String) -> Result<Dependency,
     let Some(body) = entry(c, tenant, &id).map_err(failed)? else { return Ok(Dependency { id, found: None }) };
     let entry = Entry::open(&body).map_err(|e| JournalError::Damaged(format!("entry {id}: {e}")))?;
     let mut superseded_by = superseders(c, tenant, &id).map_err(failed)?;
-    let mut coherence = None;
-    if entry.kind == event::TYPE {
-        coherence = entry.payload["coherenceStatus"].as_str().and_then(Coherence::named);
-        let execution = entry.payload["executionId"].as_str().unwrap_or_default();
-        let robot = entry.robot.as_deref().unwrap_or_default();
+    if let Some((robot, execution)) = execution_of(&entry) {
         superseded_by.extend(later_success(c, tenant, robot, execution, entry.seq).map_err(failed)?);
     }
-    let created_at = time::parse(&entry.created_at).map_err(|e| JournalError::Damaged(format!("entry {id}: {e}")))?;
-    let found = Found { kind: entry.kind, state: entry.state, coherence, created_at, superseded_by };
+    let found = Found::of(entry, superseded_by).map_err(|e| JournalError::Damaged(format!("entry {id}: {e}")))?;
     Ok(Dependency { id, found: Some(found) })
 }
 
