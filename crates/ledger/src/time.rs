@@ -58,7 +58,9 @@ pub struct Moment {
 }
 
 impl Moment {
+    /// The time as the text can hold it: what is kept beside the text must be the same instant.
     pub fn new(at: Timestamp) -> Self {
+        let at = Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at);
         Self { at, text: format(at) }
     }
 }
@@ -124,5 +126,9 @@ mod tests {
         let at = parse("2025-01-19T10:00:00.000000001Z").unwrap();
         assert_eq!(from_nanoseconds(nanoseconds(at)), at);
         assert_eq!(format(at), "2025-01-19T10:00:00.000000Z");
+        for text in ["2025-01-19T10:00:00.123456789Z", "1969-12-31T23:59:59.999999999Z"] {
+            let moment = Moment::new(parse(text).unwrap());
+            assert_eq!(parse(&moment.text), Ok(moment.at));
+        }
     }
 }

@@ -27,6 +27,7 @@ pub async fn journal(journal: Shared) {
     lineage_is_assessed(&journal).await;
     checkpoints_are_kept(&journal).await;
     large_entries(&journal).await;
+    the_ledgers_own_time(&journal).await;
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -197,6 +198,21 @@ async fn pages_and_proofs(journal: &Shared) {
             assert!(verify_consistency(old, frontier.root(), SIZE, log.frontier.root(), &proof), "{old}");
         }
     }
+}
+
+/// An entry that leaves its time to the ledger gets one that its text can hold.
+async fn the_ledgers_own_time(journal: &Shared) {
+    let t = tenant("time");
+    let mut anonymous = signal("time", "x");
+    anonymous.as_object_mut().expect("an object").retain(|key, _| key != "id" && key != "createdAt");
+    for _ in 0..20 {
+        created(journal, anonymous.clone()).await;
+    }
+    let mut walk = Walk::new(t.clone(), Vec::new());
+    for row in journal.rows(&t, Range::forwards(0, 100)).await.expect("rows") {
+        walk.row(&row).expect("an untouched entry");
+    }
+    assert_eq!(walk.size(), 20);
 }
 
 async fn lineage_is_assessed(journal: &Shared) {

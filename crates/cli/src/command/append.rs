@@ -158,21 +158,23 @@ fn read_all(mut input: Box<dyn BufRead + Send>, send: &dyn Fn(io::Result<Piece>)
             continue;
         }
         if undecided {
-            held_bytes += piece.bytes + 1;
             let longer = match held.is_empty() {
                 true => matches!(canon::parse(&piece.text), Err(e) if e.flaw == Flaw::Truncated),
                 // A whole document at the beginning of a line: these are lines after all, and somebody may be waiting.
                 false => !is_document(&piece.text),
             };
-            if longer && held_bytes <= EVENT_BYTES_MAX {
-                held.push(piece);
+            held_bytes += piece.bytes + 1;
+            if longer {
+                // Beyond the bound nothing more is kept, only counted: it is one document that is too large.
+                if held_bytes <= EVENT_BYTES_MAX || held.is_empty() {
+                    held.push(piece);
+                }
                 continue;
             }
             undecided = false;
-            for earlier in held.drain(..).filter(|p| !p.text.iter().all(u8::is_ascii_whitespace)) {
-                if !send(Ok(earlier)) {
-                    return;
-                }
+            held_bytes -= piece.bytes + 1;
+            if !send_held(std::mem::take(&mut held), held_bytes, true, send) {
+                return;
             }
         }
         if piece.text.iter().all(u8::is_ascii_whitespace) {
@@ -182,17 +184,25 @@ fn read_all(mut input: Box<dyn BufRead + Send>, send: &dyn Fn(io::Result<Piece>)
             return;
         }
     }
-    if held.is_empty() {
-        return;
-    }
     // The input ended while it still looked like one document over many lines.
+    send_held(held, held_bytes, false, send);
+}
+
+/// Sends what was held back: line by line if these turned out to be lines, else as one document. What is larger than
+/// the bound was one document either way, and is refused as such.
+fn send_held(held: Vec<Piece>, bytes: usize, lines: bool, send: &dyn Fn(io::Result<Piece>) -> bool) -> bool {
+    let Some(first) = held.first().map(|piece| piece.line) else { return true };
+    if lines && bytes <= EVENT_BYTES_MAX {
+        let blank = |piece: &Piece| piece.text.iter().all(u8::is_ascii_whitespace);
+        return held.into_iter().filter(|piece| !blank(piece)).all(|piece| send(Ok(piece)));
+    }
     let text: Vec<u8> = held.iter().map(|p| p.text.as_slice()).collect::<Vec<_>>().join(&b'\n');
-    let (line, bytes) = (held[0].line, text.len());
-    send(Ok(Piece { line, text, bytes }));
+    let bytes = if bytes > EVENT_BYTES_MAX { bytes } else { text.len() };
+    send(Ok(Piece { line: first, text, bytes }))
 }
 
 fn is_document(text: &[u8]) -> bool {
-    text.starts_with(b"{") && text.ends_with(b"}") && canon::parse(text).is_ok_and(|v| v.is_object())
+    text.starts_with(b"{") && text.trim_ascii_end().ends_with(b"}") && canon::parse(text).is_ok_and(|v| v.is_object())
 }
 
 /// One line without its end, and its whole length; what is beyond the bound is read but not kept.
@@ -312,11 +322,25 @@ mod tests {
         assert_eq!(pieces("{\"a\":1}\n\n{\"b\":2}\r\n"), [(1, "{\"a\":1}".into()), (3, "{\"b\":2}".into())]);
         assert_eq!(pieces("{\n  \"a\": 1\n}\n"), [(1, "{\n  \"a\": 1\n}".into())]);
         assert_eq!(pieces("\n{\n\n\"a\": 1}"), [(2, "{\n\n\"a\": 1}".into())]);
-        // A first line that is cut off among good ones is one bad line.
+        // A first line that is cut off among good ones is one bad line, also when the good ones end in blanks.
+        assert_eq!(pieces("{\"a\":\n{\"b\":2} \n").len(), 2);
         assert_eq!(pieces("{\"a\":\n{\"b\":2}\n"), [(1, "{\"a\":".into()), (2, "{\"b\":2}".into())]);
         assert_eq!(pieces("{\"a\":\n"), [(1, "{\"a\":".into())]);
         assert_eq!(pieces("nonsense\n{}\n").len(), 2);
         assert!(pieces("\n \n").is_empty());
+    }
+
+    #[test]
+    fn a_document_over_many_lines_that_is_too_large_is_one_document() {
+        let long = format!("{{\n\"a\": [\n{}0]\n}}\n", "1,\n".repeat(EVENT_BYTES_MAX / 2));
+        let found = RefCell::new(Vec::new());
+        read_all(Box::new(io::Cursor::new(format!("{long}{{\"b\":2}}\n{{\"c\":3}}\n").into_bytes())), &|piece| {
+            let piece = piece.unwrap();
+            found.borrow_mut().push((piece.line, piece.bytes, piece.text.len() <= EVENT_BYTES_MAX));
+            true
+        });
+        let lines = EVENT_BYTES_MAX / 2 + 4;
+        assert_eq!(found.into_inner(), [(1, long.len(), true), (lines + 1, 7, true), (lines + 2, 7, true)]);
     }
 
     #[test]

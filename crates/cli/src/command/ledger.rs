@@ -174,16 +174,20 @@ fn tenant(name: &str) -> Result<Tenant, Failure> {
     Tenant::new(name).map_err(|e| Failure::new(error::USAGE, format!("--tenant {e}")))
 }
 
+fn check_limit(limit: usize) -> Result<(), Failure> {
+    match (1..=PAGE_ENTRIES_MAX).contains(&limit) {
+        true => Ok(()),
+        false => Err(Failure::new(error::USAGE, format!("--limit is {limit}, expected 1 to {PAGE_ENTRIES_MAX}"))),
+    }
+}
+
 fn opened(body: &[u8]) -> Result<Entry, Failure> {
     Entry::open(body).map_err(|e| Failure::new(error::STORE_DAMAGED, e.to_string()))
 }
 
 impl List {
     async fn run(self, store: &Shared, out: &mut Out) -> Ended {
-        if !(1..=PAGE_ENTRIES_MAX).contains(&self.limit) {
-            let message = format!("--limit is {}, expected 1 to {PAGE_ENTRIES_MAX}", self.limit);
-            return Err(Failure::new(error::USAGE, message));
-        }
+        check_limit(self.limit)?;
         let mut tenants = self.whose.tenants(store).await?;
         let mut from = 0;
         if let Some(cursor) = &self.cursor {
@@ -327,10 +331,12 @@ async fn proof(store: &Shared, tenant: &Tenant, plan: Option<Plan>) -> Result<Ve
 
 async fn checkpoint(whose: &Whose, project: &Project, store: &Shared, out: &mut Out) -> Ended {
     let tenant = whose.only(store).await?;
+    // Read before the head: one that somebody keeps meanwhile may be of a longer log.
+    let kept_before = store.checkpoints(&tenant).await?;
     let checkpoint = head(store, &tenant).await?;
     let Checkpoint { origin, size, root } = &checkpoint;
     // What was signed once stays true: the log may only have grown since.
-    for note in store.checkpoints(&tenant).await? {
+    for note in kept_before {
         let Ok(kept) = Checkpoint::parse(&note) else { continue };
         let plan = Plan::consistency(kept.size, *size);
         let grown = match plan {
@@ -395,6 +401,7 @@ impl Coherence {
 
 impl Rejected {
     async fn run(self, store: &Shared, out: &mut Out) -> Ended {
+        check_limit(self.limit)?;
         let tenant = self.whose.tenant.as_deref().map(tenant).transpose()?;
         let letters = store.dead_letters(tenant.as_ref(), self.limit).await?;
         let json: Vec<_> = letters

@@ -112,7 +112,8 @@ pub(crate) async fn walk(
     given: &[Checkpoint],
 ) -> Result<Finding, Failure> {
     let log_name = origin(store.store_id(), &tenant);
-    let key = Key::find(project)?;
+    // Who may not read the key can still compare what the checkpoints say with the log.
+    let key = Key::find(project).ok().flatten();
     let mut checkpoints: Vec<_> = given.iter().filter(|c| c.origin == log_name).cloned().collect();
     for note in store.checkpoints(&tenant).await? {
         // One that we did not sign still says what somebody saw; one that claims our signature must bear it.

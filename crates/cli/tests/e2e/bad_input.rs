@@ -123,6 +123,8 @@ fn files_and_flags_that_make_no_sense() {
         (&["ledger", "checkpoint"], 7, "the ledger is empty"),
         (&["ledger", "verify", "--tenant", "t"], 7, "has no ledger"),
         (&["ledger", "list", "--limit", "0"], 2, "--limit is 0"),
+        (&["ledger", "rejected", "--limit", "18446744073709551615"], 2, "--limit is 18446744073709551615"),
+        (&["store", "backup", "no/such/folder/x.db"], 2, "cannot write no/such/folder/x.db"),
         (&["ledger", "list", "--cursor", "x"], 2, "is not a cursor"),
         (&["ledger", "list", "--tenant", ""], 2, "--tenant must not be empty"),
         (&["ledger", "list", "--store", "note.txt"], 2, "is not a SQLite file"),

@@ -42,6 +42,10 @@ fn the_rfcs_own_example_is_accepted_once_its_dependencies_exist() {
     assert_eq!((&first["ok"], &first["idempotent"]), (&json!(true), &json!(false)));
     let second = append().json();
     assert_eq!((&second["ok"], &second["idempotent"], &second["id"]), (&json!(true), &json!(true), &first["id"]));
+    // An entry may leave its time and its id to the ledger.
+    let plain = json!({"tenantId": "t-001", "module": "m", "source": "s", "type": "note", "payload": {}});
+    actum.run_with(&["ledger", "append"], &lines(&[plain.clone(), plain])).ok();
+    assert_eq!(actum.run(&["ledger", "verify", "--json"]).json()["valid"], true);
     example["payload"]["target"] = json!("elsewhere");
     std::fs::write(&file, example.to_string()).unwrap();
     let conflict = append();

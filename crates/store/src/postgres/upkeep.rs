@@ -63,7 +63,9 @@ impl Upkeep for Postgres {
                 }
             }
             let sql = "SELECT tenant, recorded_ns, code, refusal, document FROM dead_letter ORDER BY n";
-            for row in client.query(sql, &[]).await.map_err(failed)? {
+            let none: [&(dyn ToSql + Sync); 0] = [];
+            let mut letters = pin!(client.query_raw(sql, none).await.map_err(failed)?);
+            while let Some(row) = letters.try_next().await.map_err(failed)? {
                 copy.letter(&letter(&row))?;
             }
             client.batch_execute("COMMIT").await.map_err(failed)?;

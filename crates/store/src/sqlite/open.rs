@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actum_ledger::journal::JournalError;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
@@ -45,17 +45,32 @@ pub(super) fn open(path: &Path, older: Older) -> Result<Opened, JournalError> {
     Ok(Opened { writer: Some(connection), store_id, versions })
 }
 
-/// Whether SQLite could write here: the file itself, and the index of its write-ahead log beside it, which it makes.
+/// Whether SQLite could write here: the file itself, and others beside it, as its write-ahead log is.
 fn may_write(path: &Path) -> bool {
     let writable = |path: &Path, create| {
         let opened = std::fs::OpenOptions::new().write(true).create(create).truncate(false).open(path);
         let denied = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
         opened.map_or_else(|e| !denied.contains(&e.kind()), |_| true)
     };
-    let mut index = path.as_os_str().to_owned();
-    index.push("-shm");
+    let mut probe = path.as_os_str().to_owned();
+    probe.push(format!("-probe-{}", std::process::id()));
+    let beside = || {
+        let made = writable(Path::new(&probe), true);
+        let _ = std::fs::remove_file(&probe);
+        made
+    };
     // A file that is not there yet is not denied: making it will tell what is wrong, if anything is.
-    !path.exists() || (writable(path, false) && writable(Path::new(&index), true))
+    !path.exists() || (writable(path, false) && beside())
+}
+
+/// Size and time of the file and of its write-ahead log: they tell whether somebody wrote between two looks.
+pub(super) fn state(path: &Path) -> [Option<(u64, SystemTime)>; 2] {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    [path, Path::new(&log)].map(|file| {
+        let found = std::fs::metadata(file).ok()?;
+        Some((found.len(), found.modified().ok()?))
+    })
 }
 
 fn open_to_read(path: &Path) -> Result<Opened, JournalError> {

@@ -18,7 +18,7 @@ use actum_ledger::verify::Row;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::oneshot;
 
-use super::{Sqlite, failed};
+use super::{Sqlite, failed, open};
 use crate::queue::Sender;
 use crate::tree;
 
@@ -152,10 +152,23 @@ impl Sqlite {
         &self,
         question: impl FnOnce(&Connection) -> Result<T, JournalError> + Send + 'static,
     ) -> Work<'static, T> {
-        match &self.readers {
-            Some(readers) => readers.ask(question),
-            None => Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) }),
+        let Some(readers) = &self.readers else {
+            return Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) });
+        };
+        if !self.read_only {
+            return readers.ask(question);
         }
+        // Without a share in SQLite's locks the file may change under the question. Then the answer means nothing, and
+        // least of all that the file is damaged.
+        let (path, before) = (self.path.clone(), open::state(&self.path));
+        let answer = readers.ask(question);
+        Box::pin(async move {
+            let answer = answer.await;
+            match open::state(&path) == before {
+                true => answer,
+                false => Err(JournalError::Unavailable("somebody is writing to it just now; try again".into())),
+            }
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Log, replay};
 use actum_ledger::journal::{JournalError, Range, Work};
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{Sqlite, failed, read, rows};
 use crate::crash;
@@ -36,8 +36,13 @@ impl Upkeep for Sqlite {
             refuse_existing(to)?;
             let name = to.to_str().ok_or_else(|| JournalError::Unusable("the file's name is not UTF-8".into()))?;
             // One read transaction: a copy of one moment, whatever is appended meanwhile.
-            self.connect()?.execute("VACUUM INTO ?1", params![name]).map_err(failed)?;
-            Ok(())
+            let copied = self.connect()?.execute("VACUUM INTO ?1", params![name]);
+            copied.map(|_| ()).map_err(|e| match e.sqlite_error_code() {
+                Some(ErrorCode::CannotOpen) => JournalError::Unusable(format!(
+                    "cannot write {name}: does its folder exist, and may you write there?"
+                )),
+                _ => failed(e),
+            })
         })
     }
 }
