@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::bad::BadConfig;
 use crate::resolve::{Layers, resolve};
-use crate::schema::{BadConfig, ExecutionConfig, Field, FieldValue, Partial};
+use crate::schema::{ExecutionConfig, Field, FieldValue, Partial};
 use crate::version::Contract;
 
 /// What the person resuming the run has asked for.

@@ -3,6 +3,7 @@
 //! Called by every other crate; calls none of ours. Pure: never reads a clock, a file, the environment or a
 //! random number. Everything here is a function of its arguments.
 
+pub mod bad;
 pub mod branching;
 pub mod canon;
 pub mod change;
@@ -15,9 +16,10 @@ pub mod resolve;
 pub mod schema;
 pub mod version;
 
+pub use bad::{BadConfig, BadField};
 pub use change::{Change, FieldDiff, Intent, diff};
 pub use id::Tenant;
 pub use metadata::{ContractError, Stored};
 pub use resolve::{Layers, Resolved, Source, resolve};
-pub use schema::{BadConfig, ExecutionConfig, Field, Mode, Partial, Profile};
+pub use schema::{ExecutionConfig, Field, Mode, Partial, Profile};
 pub use version::{Contract, Material};

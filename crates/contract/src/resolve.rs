@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::bad::BadConfig;
 use crate::policy::determinism::{self, Given, Named};
-use crate::schema::{BadConfig, ExecutionConfig, Field, FieldValue, Partial, Profile};
+use crate::schema::{ExecutionConfig, Field, FieldValue, Partial, Profile};
 
 /// Where the value of a field came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::change::{diff, diff_json};
 use actum_contract::metadata::{self, Stored};
-use actum_contract::schema::BadField;
-use actum_contract::{BadConfig, Contract, ExecutionConfig, Field, Layers, Partial, Profile, Resolved, resolve};
+use actum_contract::{
+    BadConfig, BadField, Contract, ExecutionConfig, Field, Layers, Partial, Profile, Resolved, resolve,
+};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
