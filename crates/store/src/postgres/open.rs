@@ -28,7 +28,8 @@ pub(super) fn config(url: &str) -> Result<Config, JournalError> {
         JournalError::Unusable(format!("the store's URL is not usable: {}", failed(e)))
     })?;
     let options = config.get_options().map(str::to_owned).unwrap_or_default();
-    config.options(format!("{options} -c search_path=actum"));
+    // Whatever the database's default is: each statement has to see what was committed before it began.
+    config.options(format!("{options} -c search_path=actum -c default_transaction_isolation=read\\ committed"));
     config.application_name("actum");
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_WAIT);
