@@ -154,7 +154,16 @@ const AHEAD_MAX: usize = 900;
 
 pub(crate) fn run() -> Result<(), String> {
     program::run(program::cargo().args(["build", "--release", "--locked", "-p", "actum"]))?;
-    let stage = Stage::build(&release_binary()?)?;
+    play("release")
+}
+
+/// The tour on the binary that the tests have built already: it is the first thing a stranger tries.
+pub(crate) fn check() -> Result<(), String> {
+    play("debug")
+}
+
+fn play(profile: &str) -> Result<(), String> {
+    let stage = Stage::build(&binary(profile)?)?;
     for scene in BEFORE_THE_KILL {
         stage.play(scene)?;
     }
@@ -170,12 +179,12 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
-fn release_binary() -> Result<PathBuf, String> {
+fn binary(profile: &str) -> Result<PathBuf, String> {
     let metadata = program::output(program::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)
         .map_err(|error| format!("cannot read the output of `cargo metadata`: {error}"))?;
     let target = metadata["target_directory"].as_str().ok_or("`cargo metadata` names no target directory")?;
-    Ok(Path::new(target).join("release/actum"))
+    Ok(Path::new(target).join(profile).join("actum"))
 }
 
 /// A project of its own in a private folder, removed when it is dropped.

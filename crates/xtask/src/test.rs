@@ -2,7 +2,7 @@
 //! prints is the sum.
 
 use crate::postgres::{Cluster, SHARED_CLUSTER};
-use crate::{generate, install, program, tidy};
+use crate::{demo, generate, install, program, tidy};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -34,6 +34,7 @@ pub(crate) fn run() -> bool {
     report.tests("tests", &mut command, &mut std::io::stdout());
     drop(cluster);
     report.check("generated files", generate::check);
+    report.check("demo", demo::check);
     print!("{}", report.summary());
     report.failed == 0
 }
