@@ -43,6 +43,20 @@ impl Digest {
     }
 }
 
+/// BLAKE3 of content that arrives piece by piece.
+#[derive(Debug, Default)]
+pub struct Blake3(blake3::Hasher);
+
+impl Blake3 {
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    pub fn finish(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_hex())
@@ -65,6 +79,10 @@ mod tests {
         assert_eq!(Digest::sha256(b"").to_hex(), empty);
         assert_eq!(Digest::sha256_parts(&[b"ab", b"", b"c"]), Digest::sha256(b"abc"));
         assert_eq!(Digest::blake3(b"").to_hex(), "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
+        let mut pieces = Blake3::default();
+        pieces.update(b"ab");
+        pieces.update(b"c");
+        assert_eq!(pieces.finish(), Digest::blake3(b"abc"));
         assert_eq!(Digest::from_hex(empty), Some(Digest::sha256(b"")));
         assert_eq!(Digest::from_hex(&empty.to_uppercase()), None);
         assert_eq!(Digest::from_hex("00"), None);

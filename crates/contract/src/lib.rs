@@ -4,9 +4,11 @@
 //! random number. Everything here is a function of its arguments.
 
 pub mod bad;
+pub mod blob;
 pub mod branching;
 pub mod canon;
 pub mod change;
+pub mod crash;
 pub mod digest;
 pub mod id;
 pub mod limit;

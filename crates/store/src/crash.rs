@@ -1,6 +1,6 @@
-//! Named places where a test may stop the process for good. Compiled to nothing in release builds.
+//! The places in this crate where a test may stop the process for good.
 
-/// Every place, in the order in which an append and the upkeep pass them.
+/// Every place, in the order in which an append, the upkeep and the blobs pass them.
 pub const POINTS: &[&str] = &[
     "migrate.applied",
     "append.begun",
@@ -10,24 +10,13 @@ pub const POINTS: &[&str] = &[
     "checkpoint.written",
     "rebuild.compared",
     "rebuild.replaced",
+    "blobs.written",
+    "blobs.packed",
+    "blobs.indexed",
+    "sweep.copied",
+    "sweep.removed",
 ];
 
-#[cfg(debug_assertions)]
-type Hook = Box<dyn Fn(&str) + Send + Sync>;
-
-#[cfg(debug_assertions)]
-static HOOK: std::sync::OnceLock<Hook> = std::sync::OnceLock::new();
-
-/// Calls `hook` with the name of every place that is passed from now on. The first hook stays.
-#[cfg(debug_assertions)]
-pub fn arm(hook: Hook) {
-    let _ = HOOK.set(hook);
-}
-
 pub(crate) fn point(name: &str) {
-    debug_assert!(POINTS.contains(&name), "{name} is not in the list");
-    #[cfg(debug_assertions)]
-    if let Some(hook) = HOOK.get() {
-        hook(name);
-    }
+    actum_contract::crash::pass(POINTS, name);
 }

@@ -1,9 +1,11 @@
-//! The database: the journal of the ledger and its projections, on SQLite or PostgreSQL with one semantics.
+//! The database: the journal of the ledger and its projections, on SQLite or PostgreSQL with one semantics; and the
+//! blobs, contents by their digest, in packs in a local folder.
 //!
 //! Every decision is made by `actum_ledger`; this crate makes it atomic and durable. Joined in `cli`. No SQL stands
 //! anywhere else, and every statement about a tenant's data takes that tenant.
 
 mod batch;
+pub mod blob;
 mod crash;
 mod migration;
 mod postgres;
@@ -19,8 +21,6 @@ use actum_ledger::Journal;
 use actum_ledger::journal::JournalError;
 
 pub use crash::POINTS as CRASH_POINTS;
-#[cfg(debug_assertions)]
-pub use crash::arm;
 pub use migration::VERSION;
 pub use upkeep::{Check, Projection, Upkeep};
 

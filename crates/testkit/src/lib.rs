@@ -1,5 +1,6 @@
 //! Honest fakes, conformance suites and throwaway servers; tests only, never linked into the product.
 
+pub mod blobs;
 pub mod conformance;
 pub mod event;
 pub mod folder;

@@ -1,0 +1,356 @@
+//! Blobs in a local folder: contents by their BLAKE3, appended to packs, deduplicated, never changed.
+//!
+//! ```text
+//! lock          shared by batches, held alone by a sweep; dies with its owner
+//! generation    a number that every sweep raises
+//! packs/ID.pack contents one after another, each with digest and length before it
+//! packs/ID.idx  digest → place, sorted; a pack without it does not count
+//! ```
+//!
+//! A batch writes one pack: contents, fsync, index, fsync, rename, rename. A process that dies leaves files that nobody
+//! refers to, and the next sweep removes them.
+
+mod pack;
+mod sweep;
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use actum_contract::blob::{Batch, BlobError, Blobs};
+use actum_contract::digest::{Blake3, Digest};
+
+use crate::crash;
+use pack::{Pack, Place};
+
+pub use sweep::Swept;
+
+/// The blobs of one folder. Several processes may use it at once.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    packs: RwLock<Vec<Arc<Pack>>>,
+}
+
+/// Piece in which large contents travel.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// When there are more packs than this, the small ones are joined.
+const PACKS_MAX: usize = 64;
+
+fn io_error(doing: &'static str, place: &Path) -> impl FnOnce(io::Error) -> BlobError + use<> {
+    let place = place.display().to_string();
+    move |source| BlobError::Io { doing, place, source }
+}
+
+impl Folder {
+    /// Opens the folder, making it if need be.
+    pub fn open(path: &Path) -> Result<Self, BlobError> {
+        let packs = path.join("packs");
+        std::fs::create_dir_all(&packs).map_err(io_error("make", &packs))?;
+        let folder = Self { path: path.to_owned(), packs: RwLock::new(Vec::new()) };
+        folder.rescan()?;
+        folder.join_small()?;
+        Ok(folder)
+    }
+
+    fn packs_path(&self) -> PathBuf {
+        self.path.join("packs")
+    }
+
+    fn lock(&self, alone: bool) -> Result<File, BlobError> {
+        let (path, file) = self.lock_file()?;
+        if alone { file.lock() } else { file.lock_shared() }.map_err(io_error("lock", &path))?;
+        Ok(file)
+    }
+
+    fn try_lock_alone(&self) -> Result<Option<File>, BlobError> {
+        let (path, file) = self.lock_file()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(io_error("lock", &path)(e)),
+        }
+    }
+
+    fn lock_file(&self) -> Result<(PathBuf, File), BlobError> {
+        let path = self.path.join("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        Ok((path.clone(), file.map_err(io_error("open", &path))?))
+    }
+
+    fn generation(&self) -> Result<u64, BlobError> {
+        let path = self.path.join("generation");
+        let mut bytes = Vec::new();
+        match OpenOptions::new().read(true).open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(e) => return Err(io_error("open", &path)(e)),
+            Ok(mut file) => file.read_to_end(&mut bytes).map_err(io_error("read", &path))?,
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        text.trim().parse().map_err(|_| io_error("understand", &path)(io::ErrorKind::InvalidData.into()))
+    }
+
+    /// Takes note of packs that others have written or removed.
+    fn rescan(&self) -> Result<(), BlobError> {
+        let path = self.packs_path();
+        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut packs = Vec::new();
+        for entry in std::fs::read_dir(&path).map_err(io_error("list", &path))? {
+            let name = entry.map_err(io_error("list", &path))?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".idx")) else { continue };
+            match known.iter().find(|pack| pack.id == id) {
+                Some(pack) => packs.push(pack.clone()),
+                // Swept away between the listing and now: its living contents are in another pack.
+                None => packs.extend(Pack::open(&path, id)?.map(Arc::new)),
+            }
+        }
+        *self.packs.write().unwrap_or_else(PoisonError::into_inner) = packs;
+        Ok(())
+    }
+
+    fn find(&self, digest: Digest) -> Option<(Arc<Pack>, Place)> {
+        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner);
+        packs.iter().find_map(|pack| Some((pack.clone(), pack.find(digest)?)))
+    }
+
+    fn find_anew(&self, digest: Digest) -> Result<(Arc<Pack>, Place), BlobError> {
+        if let Some(found) = self.find(digest) {
+            return Ok(found);
+        }
+        self.rescan()?;
+        self.find(digest).ok_or(BlobError::Missing(digest))
+    }
+
+    /// Bytes on disk, and the number of packs.
+    pub fn size(&self) -> Result<(u64, usize), BlobError> {
+        self.rescan()?;
+        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner);
+        Ok((packs.iter().map(|pack| pack.bytes()).sum(), packs.len()))
+    }
+
+    /// Reads every content of every pack and returns those that are not what their digest says.
+    pub fn check(&self) -> Result<(u64, Vec<Digest>), BlobError> {
+        self.rescan()?;
+        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut count, mut bad) = (0, Vec::new());
+        for pack in packs {
+            for (digest, place) in pack.entries() {
+                count += 1;
+                match pack.copy(digest, place, &mut io::sink()) {
+                    Ok(_) => {}
+                    Err(BlobError::Damaged(..)) => bad.push(digest),
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok((count, bad))
+    }
+
+    /// The length of a stored content.
+    pub fn length(&self, digest: Digest) -> Result<u64, BlobError> {
+        Ok(self.find_anew(digest)?.1.bytes)
+    }
+}
+
+impl Blobs for Folder {
+    fn contains(&self, digest: Digest) -> Result<bool, BlobError> {
+        Ok(self.find(digest).is_some())
+    }
+
+    fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+        let (pack, place) = self.find_anew(digest)?;
+        pack.read(digest, place)
+    }
+
+    fn copy(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError> {
+        let (pack, place) = self.find_anew(digest)?;
+        pack.copy(digest, place, into)
+    }
+
+    fn batch(&self) -> Result<Box<dyn Batch + '_>, BlobError> {
+        let lock = self.lock(false)?;
+        self.rescan()?;
+        let generation = self.generation()?;
+        Ok(Box::new(Writing { folder: self, generation, pack: Mutex::new(None), _lock: lock }))
+    }
+}
+
+/// A batch: contents going into a pack that has no name yet.
+struct Writing<'a> {
+    folder: &'a Folder,
+    generation: u64,
+    /// Nothing until the first content that is not stored yet.
+    pack: Mutex<Option<NewPack>>,
+    _lock: File,
+}
+
+impl Writing<'_> {
+    fn with_pack<T>(&self, work: impl FnOnce(&mut NewPack) -> Result<T, BlobError>) -> Result<T, BlobError> {
+        let mut pack = self.pack.lock().unwrap_or_else(PoisonError::into_inner);
+        if pack.is_none() {
+            *pack = Some(NewPack::begin(&self.folder.packs_path())?);
+        }
+        match pack.as_mut() {
+            Some(pack) => work(pack),
+            None => unreachable!("it has just been made"),
+        }
+    }
+}
+
+impl Batch for Writing<'_> {
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn put(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError> {
+        if self.folder.contains(digest)? {
+            return Ok(());
+        }
+        self.with_pack(|pack| pack.append(digest, bytes))
+    }
+
+    fn put_stream(&self, from: &mut dyn Read) -> Result<(Digest, u64), BlobError> {
+        self.with_pack(|pack| pack.append_stream(from, &|digest| self.folder.find(digest).is_some()))
+    }
+
+    fn commit(&self) -> Result<(), BlobError> {
+        let pack = self.pack.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(pack) = pack.and_then(NewPack::unless_empty) else { return Ok(()) };
+        let made = pack.finish()?;
+        self.folder.packs.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(made));
+        Ok(())
+    }
+}
+
+/// A pack being written, under a name that nobody looks for.
+#[derive(Debug)]
+struct NewPack {
+    folder: PathBuf,
+    id: String,
+    file: BufWriter<File>,
+    at: u64,
+    entries: Vec<(Digest, Place)>,
+    seen: HashSet<Digest>,
+}
+
+impl NewPack {
+    fn begin(folder: &Path) -> Result<Self, BlobError> {
+        let id = uuid::Uuid::now_v7().simple().to_string();
+        let path = pack::unfinished(folder, &id);
+        let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(io_error("make", &path))?;
+        let mut file = BufWriter::with_capacity(PIECE_BYTES, file);
+        file.write_all(pack::MAGIC).map_err(io_error("write", &path))?;
+        let at = pack::MAGIC.len() as u64;
+        Ok(Self { folder: folder.to_owned(), id, file, at, entries: Vec::new(), seen: HashSet::new() })
+    }
+
+    fn failed(&self) -> impl FnOnce(io::Error) -> BlobError + use<> {
+        io_error("write", &pack::unfinished(&self.folder, &self.id))
+    }
+
+    fn append(&mut self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError> {
+        if !self.seen.insert(digest) {
+            return Ok(());
+        }
+        let written = self.file.write_all(&pack::head(digest, bytes.len() as u64));
+        written.and_then(|()| self.file.write_all(bytes)).map_err(self.failed())?;
+        self.entered(digest, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Moves a content over from another pack; it is checked on the way.
+    fn append_from(&mut self, pack: &Pack, digest: Digest, place: Place) -> Result<(), BlobError> {
+        if place.bytes <= PIECE_BYTES as u64 {
+            return self.append(digest, &pack.read(digest, place)?);
+        }
+        let (found, _) = self.append_stream(&mut pack.reader(place), &|_| false)?;
+        if found == digest { Ok(()) } else { Err(BlobError::Damaged(digest, format!("pack {}", pack.id))) }
+    }
+
+    fn entered(&mut self, digest: Digest, bytes: u64) {
+        let offset = self.at + pack::HEAD_BYTES as u64;
+        self.entries.push((digest, Place { offset, bytes }));
+        self.at = offset + bytes;
+    }
+
+    /// The head is written last, over a gap: neither digest nor length is known before the end.
+    fn append_stream(
+        &mut self,
+        from: &mut dyn Read,
+        stored: &dyn Fn(Digest) -> bool,
+    ) -> Result<(Digest, u64), BlobError> {
+        use std::os::unix::fs::FileExt as _;
+
+        let place = pack::unfinished(&self.folder, &self.id);
+        self.file.write_all(&[0; pack::HEAD_BYTES]).map_err(self.failed())?;
+        let (mut hasher, mut length, mut piece) = (Blake3::default(), 0_u64, vec![0; PIECE_BYTES]);
+        loop {
+            let read = match from.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => {
+                    self.back_to_end()?;
+                    return Err(io_error("read into", &place)(e));
+                }
+            };
+            hasher.update(&piece[..read]);
+            length += read as u64;
+            self.file.write_all(&piece[..read]).map_err(self.failed())?;
+        }
+        let digest = hasher.finish();
+        if stored(digest) || !self.seen.insert(digest) {
+            self.back_to_end()?;
+            return Ok((digest, length));
+        }
+        self.file.flush().map_err(self.failed())?;
+        self.file.get_ref().write_all_at(&pack::head(digest, length), self.at).map_err(self.failed())?;
+        self.entered(digest, length);
+        Ok((digest, length))
+    }
+
+    /// Forgets what was written after the last whole content.
+    fn back_to_end(&mut self) -> Result<(), BlobError> {
+        use std::io::{Seek as _, SeekFrom};
+
+        let cut = self.file.flush().and_then(|()| self.file.get_ref().set_len(self.at));
+        cut.and_then(|()| self.file.seek(SeekFrom::Start(self.at)).map(drop)).map_err(self.failed())
+    }
+
+    fn unless_empty(self) -> Option<Self> {
+        if self.entries.is_empty() {
+            let _ = std::fs::remove_file(pack::unfinished(&self.folder, &self.id));
+            return None;
+        }
+        Some(self)
+    }
+
+    fn finish(mut self) -> Result<Pack, BlobError> {
+        self.file.flush().map_err(self.failed())?;
+        crash::point("blobs.written");
+        self.file.get_ref().sync_data().map_err(self.failed())?;
+        self.entries.sort_unstable_by_key(|(digest, _)| *digest);
+        let index = pack::encode_index(&self.entries);
+        let index_path = pack::unfinished_index(&self.folder, &self.id);
+        let written = OpenOptions::new().write(true).create_new(true).open(&index_path).and_then(|mut file| {
+            file.write_all(&index)?;
+            file.sync_data()
+        });
+        written.map_err(io_error("write", &index_path))?;
+        crash::point("blobs.packed");
+        let made = pack::name(&self.folder, &self.id);
+        let named = std::fs::rename(pack::unfinished(&self.folder, &self.id), made);
+        let indexed = named.and_then(|()| std::fs::rename(&index_path, pack::index_name(&self.folder, &self.id)));
+        indexed.map_err(self.failed())?;
+        crash::point("blobs.indexed");
+        sync_folder(&self.folder)?;
+        Pack::open(&self.folder, &self.id)?.ok_or_else(|| self.failed()(io::ErrorKind::NotFound.into()))
+    }
+}
+
+fn sync_folder(path: &Path) -> Result<(), BlobError> {
+    OpenOptions::new().read(true).open(path).and_then(|folder| folder.sync_all()).map_err(io_error("sync", path))
+}

@@ -1,0 +1,147 @@
+//! Removing contents that nobody refers to. It holds the lock alone, so no batch can be relying on what it removes.
+//!
+//! Living contents of a pack that is mostly dead, and of packs too small to be worth a file, move to a new pack; only
+//! when that is durable do the old ones go. A sweep that dies leaves a content twice, never nowhere.
+
+use std::collections::HashSet;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use actum_contract::blob::BlobError;
+use actum_contract::digest::Digest;
+
+use super::pack::{self, Pack};
+use super::{Folder, NewPack, PACKS_MAX, io_error, sync_folder};
+use crate::crash;
+
+/// What a sweep removed, and what is left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub contents: u64,
+    pub bytes: u64,
+    pub bytes_left: u64,
+}
+
+/// A pack is written anew when less than this part of it is alive.
+const LIVING_PERCENT_MIN: u64 = 70;
+
+/// Packs below this size are joined when there are too many of them.
+const SMALL_BYTES: u64 = 16 << 20;
+
+impl Folder {
+    /// Keeps what `roots` reach and removes the rest. The question is asked only after the lock is held: whoever
+    /// refers to a content has made that durable before he let go of his batch.
+    pub fn sweep<E: From<BlobError>>(
+        &self,
+        reach: impl FnOnce(&Self) -> Result<HashSet<Digest>, E>,
+    ) -> Result<Swept, E> {
+        let _alone = self.lock(true)?;
+        self.rescan()?;
+        let living = reach(self)?;
+        Ok(self.remove_all_but(&living)?)
+    }
+
+    /// Joins small packs when there are too many of them and nobody else is at work. Called when a folder is opened.
+    pub(super) fn join_small(&self) -> Result<(), BlobError> {
+        let packs = self.packs.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
+        if packs <= PACKS_MAX {
+            return Ok(());
+        }
+        let Some(_alone) = self.try_lock_alone()? else { return Ok(()) };
+        self.rescan()?;
+        let packs = self.packs.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let (small, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.bytes() < SMALL_BYTES);
+        if small.len() > PACKS_MAX {
+            self.replace(&small, &kept, |_| true)?;
+        }
+        Ok(())
+    }
+
+    fn remove_all_but(&self, living: &HashSet<Digest>) -> Result<Swept, BlobError> {
+        let packs = self.packs.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let (before, count) = self.size()?;
+        let condemned = |pack: &Arc<Pack>| is_condemned(pack, living, count > PACKS_MAX);
+        let (condemned, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(condemned);
+        let dead = condemned.iter().flat_map(|pack| pack.entries()).filter(|(digest, _)| !living.contains(digest));
+        let contents = dead.map(|(digest, _)| digest).collect::<HashSet<_>>().len() as u64;
+        self.replace(&condemned, &kept, |digest| living.contains(&digest))?;
+        let (after, _) = self.size()?;
+        Ok(Swept { contents, bytes: before.saturating_sub(after), bytes_left: after })
+    }
+
+    /// Moves what is alive in the condemned packs to a new one, then removes them.
+    fn replace(
+        &self,
+        condemned: &[Arc<Pack>],
+        kept: &[Arc<Pack>],
+        alive: impl Fn(Digest) -> bool,
+    ) -> Result<(), BlobError> {
+        let (mut new, mut dropped) = (None::<NewPack>, false);
+        for pack in condemned {
+            for (digest, place) in pack.entries() {
+                if !alive(digest) {
+                    dropped = true;
+                } else if !kept.iter().any(|other| other.find(digest).is_some()) {
+                    let into = match &mut new {
+                        Some(new) => new,
+                        None => new.insert(NewPack::begin(&self.packs_path())?),
+                    };
+                    into.append_from(pack, digest, place)?;
+                }
+            }
+        }
+        if let Some(new) = new.and_then(NewPack::unless_empty) {
+            new.finish()?;
+        }
+        crash::point("sweep.copied");
+        if dropped {
+            self.raise_generation()?;
+        }
+        let folder = self.packs_path();
+        for pack in condemned {
+            // The index first: a pack without one does not count.
+            for path in [pack::index_name(&folder, &pack.id), pack::name(&folder, &pack.id)] {
+                std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            }
+            crash::point("sweep.removed");
+        }
+        self.remove_leavings()?;
+        sync_folder(&folder)?;
+        self.rescan()
+    }
+
+    /// Must be durable before anything goes: an index that trusts the old number would believe contents stored.
+    fn raise_generation(&self) -> Result<(), BlobError> {
+        let (path, aside) = (self.path.join("generation"), self.path.join("generation.tmp"));
+        let number = self.generation()? + 1;
+        let written = OpenOptions::new().write(true).create(true).truncate(true).open(&aside).and_then(|mut file| {
+            writeln!(file, "{number}")?;
+            file.sync_data()
+        });
+        written.and_then(|()| std::fs::rename(&aside, &path)).map_err(io_error("write", &path))?;
+        sync_folder(&self.path)
+    }
+
+    /// What processes that died have left: nobody else can be writing while the lock is held alone.
+    fn remove_leavings(&self) -> Result<(), BlobError> {
+        let folder = self.packs_path();
+        for entry in std::fs::read_dir(&folder).map_err(io_error("list", &folder))? {
+            let path = entry.map_err(io_error("list", &folder))?.path();
+            let unfinished = path.extension().is_some_and(|e| e == "tmp");
+            let orphan = path.extension().is_some_and(|e| e == "pack") && !path.with_extension("idx").exists();
+            if unfinished || orphan {
+                std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_condemned(pack: &Pack, living: &HashSet<Digest>, many: bool) -> bool {
+    let alive: u64 = pack.entries().filter(|(d, _)| living.contains(d)).map(|(_, p)| p.bytes).sum();
+    let whole: u64 = pack.entries().map(|(_, p)| p.bytes).sum();
+    let dead_weight = alive * 100 < whole * LIVING_PERCENT_MIN;
+    let none_alive = !pack.entries().any(|(d, _)| living.contains(&d));
+    dead_weight || none_alive || (many && pack.bytes() < SMALL_BYTES)
+}
