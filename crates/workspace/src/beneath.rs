@@ -1,0 +1,187 @@
+//! Reaching into a folder without ever leaving it: every name on the way is opened by itself and must be a folder, so
+//! neither `..` nor a link nor a folder swapped for one leads anywhere else.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use actum_contract::digest::{Blake3, Digest};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fsync, mkdirat, openat, readlinkat, statat, syncfs};
+use rustix::io::Errno;
+
+use crate::error::{Result, at, within};
+use crate::path::TreePath;
+use crate::tree::{Kind, Node};
+
+pub(crate) const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Piece in which contents are read.
+const PIECE_BYTES: usize = 1 << 18;
+
+/// Beyond this many folders or files one sync of the whole file system is cheaper than one for each.
+const SYNCS_MAX: usize = 32;
+
+/// A folder that is held open.
+#[derive(Debug)]
+pub(crate) struct Root {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// What stands at a path right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Present {
+    Nothing,
+    Leaf(Node),
+    Folder,
+    /// A socket, a device: never ours.
+    Special,
+}
+
+impl Present {
+    pub(crate) fn is(self, node: Option<Node>) -> bool {
+        match node {
+            None => self == Self::Nothing,
+            Some(node) if node.kind == Kind::Folder => self == Self::Folder,
+            Some(node) => self == Self::Leaf(node),
+        }
+    }
+}
+
+impl Root {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let fd = openat(rustix::fs::CWD, path, FOLDER, Mode::empty()).map_err(at("open", path))?;
+        Ok(Self { fd, path: path.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder at a path; an error if anything on the way is no folder.
+    pub(crate) fn folder(&self, path: &TreePath) -> io::Result<OwnedFd> {
+        let mut fd = self.fd.try_clone()?;
+        for name in path.names() {
+            fd = openat(&fd, name, FOLDER, Mode::empty())?;
+        }
+        Ok(fd)
+    }
+
+    /// The folder a path is in, and its name there.
+    pub(crate) fn parent<'p>(&self, path: &'p TreePath) -> io::Result<(OwnedFd, &'p [u8])> {
+        let (folder, name) = path.split().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((self.folder(&folder)?, name))
+    }
+
+    /// What stands at a path. A way that leads through something else than folders leads to nothing.
+    pub(crate) fn present(&self, path: &TreePath) -> Result<Present> {
+        match self.parent(path) {
+            Ok((folder, name)) => present(&folder, name).map_err(within("read", path)),
+            Err(e) if is_no_way(&e) => Ok(Present::Nothing),
+            Err(e) => Err(within("open the folder of", path)(e)),
+        }
+    }
+
+    /// Makes a folder whose parent is there; whether it was missing.
+    pub(crate) fn make_folder(&self, path: &TreePath) -> io::Result<bool> {
+        let (parent, name) = self.parent(path)?;
+        match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => openat(&parent, name, FOLDER, Mode::empty()).map(|_| false).map_err(io::Error::from),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Removes a folder if nothing is in it; whether it is gone.
+    pub(crate) fn remove_folder(&self, path: &TreePath) -> io::Result<bool> {
+        let (parent, name) = match self.parent(path) {
+            Ok(parent) => parent,
+            Err(e) if is_no_way(&e) => return Ok(true),
+            Err(e) => return Err(e),
+        };
+        match rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Makes the names in folders durable. One that is gone has nothing to make durable but in its own parent.
+    pub(crate) fn sync_folders(&self, folders: &[TreePath]) -> Result<()> {
+        if folders.len() > SYNCS_MAX {
+            return syncfs(&self.fd).map_err(at("sync", &self.path));
+        }
+        for path in folders {
+            match self.folder(path) {
+                Ok(folder) => fsync(&folder).map_err(within("sync", path))?,
+                Err(e) if is_no_way(&e) => {}
+                Err(e) => return Err(within("open", path)(e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn is_no_way(e: &io::Error) -> bool {
+    let code = e.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
+}
+
+/// Syncs files each by itself, or all at once if there are many.
+pub(crate) fn sync_files(folder: &OwnedFd, names: &[String]) -> io::Result<()> {
+    if names.len() > SYNCS_MAX {
+        return Ok(syncfs(folder)?);
+    }
+    for name in names {
+        // Links have no content of their own; their names are synced with the folder.
+        if let Ok(file) = openat(folder, name.as_str(), FILE, Mode::empty()) {
+            fsync(&file)?;
+        }
+    }
+    Ok(fsync(folder)?)
+}
+
+/// What a name in a folder stands for, read to the end.
+pub(crate) fn present(folder: impl AsFd, name: impl rustix::path::Arg + Copy) -> io::Result<Present> {
+    let stat = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Present::Nothing),
+        Err(e) => return Err(e.into()),
+    };
+    let digest = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => return Ok(Present::Folder),
+        FileType::Symlink => match readlinkat(&folder, name, Vec::new()) {
+            Ok(target) => Digest::blake3(target.as_bytes()),
+            Err(Errno::NOENT) => return Ok(Present::Nothing),
+            Err(e) => return Err(e.into()),
+        },
+        FileType::RegularFile => match openat(&folder, name, FILE, Mode::empty()) {
+            Ok(fd) => digest_of(File::from(fd))?,
+            Err(Errno::NOENT) => return Ok(Present::Nothing),
+            Err(e) => return Err(e.into()),
+        },
+        _ => return Ok(Present::Special),
+    };
+    Ok(Present::Leaf(Node { kind: kind_of(&stat), digest }))
+}
+
+fn kind_of(stat: &Stat) -> Kind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => Kind::Symlink,
+        _ if stat.st_mode & 0o100 != 0 => Kind::Executable,
+        _ => Kind::File,
+    }
+}
+
+fn digest_of(mut file: File) -> io::Result<Digest> {
+    let (mut hasher, mut piece) = (Blake3::default(), vec![0; PIECE_BYTES]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hasher.finish()),
+            read => hasher.update(&piece[..read]),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A plain copy of a folder, for machines without overlays: ignored files too, so that tools find what they need, but
+//! never our own folder. Blocks are shared where the file system can.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, fchmod, fstat, ioctl_ficlone, mkdirat, openat, readlinkat, statat,
+    symlinkat,
+};
+use rustix::io::Errno;
+
+use crate::beneath::FOLDER;
+use crate::error::{Error, Result, at, within};
+use crate::path::TreePath;
+use crate::tree::DEPTH_MAX;
+
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const NEW: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Whether a file in one folder can share its blocks with one in the other; if not, why.
+pub fn is_reflink_possible(to: &Path, from: &Path) -> std::result::Result<(), String> {
+    let (here, there) = (to.join(".reflink-new"), to.join(".reflink-old"));
+    let tried = File::create(&there).and_then(|old| {
+        (&old).write_all(&[0; 4096])?;
+        let new = File::create(&here)?;
+        ioctl_ficlone(&new, &File::open(&there)?).map_err(io::Error::from)
+    });
+    let _ = (std::fs::remove_file(&here), std::fs::remove_file(&there));
+    tried.map_err(|_| "the file system cannot share blocks between files (btrfs, xfs and bcachefs can)".to_owned())?;
+    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).map_err(|e| e.to_string());
+    match device(to)? == device(from)? {
+        true => Ok(()),
+        false => Err("the workspace is on another file system than its stages".to_owned()),
+    }
+}
+
+pub(crate) fn copy_tree(from: &Path, to: &Path, reflink: bool) -> Result<()> {
+    std::fs::create_dir(to).map_err(at("make", to))?;
+    let open = |path: &Path| openat(rustix::fs::CWD, path, FOLDER, Mode::empty()).map_err(at("open", path));
+    copy_folder(&open(from)?, &open(to)?, &TreePath::ROOT, reflink, 0)
+}
+
+fn copy_folder(from: &OwnedFd, to: &OwnedFd, path: &TreePath, reflink: bool, depth: usize) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Error::Refused(format!("{path} is more than {DEPTH_MAX} folders deep")));
+    }
+    let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
+    let mut names = Vec::new();
+    let mut listing = RawDir::new(from.as_fd(), &mut buffer);
+    while let Some(entry) = listing.next() {
+        names.push(entry.map_err(within("list", path))?.file_name().to_owned());
+    }
+    for name in names {
+        let inside = path.join(name.as_bytes());
+        if matches!(name.as_bytes(), b"." | b".." | b".actum") {
+            continue;
+        }
+        let copied = copy_entry(from, to, &name, &inside, reflink, depth);
+        match copied {
+            // Gone since the folder was listed.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn copy_entry(
+    from: &OwnedFd,
+    to: &OwnedFd,
+    name: &std::ffi::CStr,
+    path: &TreePath,
+    reflink: bool,
+    depth: usize,
+) -> Result<()> {
+    let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(within("look at", path))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {
+            mkdirat(to, name, Mode::from_raw_mode(0o700)).map_err(within("make", path))?;
+            let open = |fd: &OwnedFd| openat(fd, name, FOLDER, Mode::empty()).map_err(within("open", path));
+            let (inner_from, inner_to) = (open(from)?, open(to)?);
+            copy_folder(&inner_from, &inner_to, path, reflink, depth + 1)?;
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o777 | 0o700);
+            fchmod(&inner_to, mode).map_err(within("set permissions of", path))
+        }
+        FileType::Symlink => {
+            let target = readlinkat(from, name, Vec::new()).map_err(within("read the link", path))?;
+            symlinkat(&*target, to, name).map_err(within("make", path))
+        }
+        FileType::RegularFile => {
+            let old = openat(from, name, FILE, Mode::empty()).map_err(within("read", path))?;
+            let stat = fstat(&old).map_err(within("look at", path))?;
+            let new = openat(to, name, NEW, Mode::from_raw_mode(0o600)).map_err(within("make", path))?;
+            let cloned = if reflink { ioctl_ficlone(&new, &old) } else { Err(Errno::OPNOTSUPP) };
+            let new = match cloned {
+                Ok(()) => File::from(new),
+                Err(e) if reflink => return Err(within("share the blocks of", path)(e)),
+                Err(_) => {
+                    let mut new = File::from(new);
+                    io::copy(&mut File::from(old), &mut new).map_err(within("copy", path))?;
+                    new
+                }
+            };
+            fchmod(&new, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(within("set permissions of", path))
+        }
+        // What has no content has no copy. A socket or device that is not ignored has been refused before.
+        _ => Ok(()),
+    }
+}

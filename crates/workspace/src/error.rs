@@ -1,0 +1,98 @@
+//! What can go wrong with a file tree, each with what to do about it.
+
+use std::io;
+use std::path::Path;
+
+use actum_contract::blob::BlobError;
+use actum_contract::digest::Digest;
+
+use crate::TreePath;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {doing} {place}: {source}")]
+    Io { doing: &'static str, place: String, source: io::Error },
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// Sockets, pipes and devices have no content that could be kept.
+    #[error("{} cannot be part of a snapshot: {}", one_or_many(.0, "a special file", "special files"), list(.0.iter().map(|(p, kind)| format!("{p} ({kind})"))))]
+    Special(Vec<(TreePath, &'static str)>),
+    #[error("{0} keeps changing while it is read")]
+    Changing(TreePath),
+    #[error("{} in the stage is a hard link to a file that is not in it", list(.0.iter()))]
+    LinkedOutside(Vec<TreePath>),
+    #[error("{0} in the stage was left by an overlay with features this program turns off ({1})")]
+    ForeignOverlay(TreePath, &'static str),
+    #[error("{0} is no record of this program, or a broken one")]
+    Record(String),
+    #[error("{0} was made by a newer version of this program")]
+    Newer(String),
+    #[error("{digest} is not a folder of a snapshot: {why}")]
+    Tree { digest: Digest, why: &'static str },
+    #[error("there is no {what} {id:?}")]
+    Unknown { what: &'static str, id: String },
+    #[error("{id:?} is the beginning of several {what}s: {}", list(.found.iter()))]
+    Ambiguous { what: &'static str, id: String, found: Vec<String> },
+    /// Somebody else changed what was to be changed; nothing was written.
+    #[error("{} changed meanwhile: {}", one_or_many(&.0.paths, "a path", "paths"), list(.0.paths.iter()))]
+    Conflict(Conflict),
+    #[error("the workspace holds changes that no snapshot has; {0} paths would be overwritten")]
+    Unsaved(usize),
+    #[error("the workspace is not what it was when it was frozen")]
+    Moved,
+    #[error("{0}")]
+    Refused(String),
+    #[error("bad pattern {pattern:?}: {why}")]
+    Pattern { pattern: String, why: String },
+    #[error("this machine cannot stage by {mode}: {why}")]
+    Mode { mode: &'static str, why: String },
+}
+
+/// Why nothing was published.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Conflict {
+    pub paths: Vec<TreePath>,
+    /// Paths where somebody wrote while the change was being taken back, and where both versions were kept.
+    pub kept: Vec<String>,
+}
+
+/// Paths named in a message; the rest is counted.
+const NAMED_MAX: usize = 20;
+
+fn list<T: ToString>(items: impl ExactSizeIterator<Item = T>) -> String {
+    let more = items.len().saturating_sub(NAMED_MAX);
+    let mut text = items.take(NAMED_MAX).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+fn one_or_many<T>(items: &[T], one: &str, many: &str) -> String {
+    if items.len() == 1 { one.to_owned() } else { format!("{} {many}", items.len()) }
+}
+
+impl Error {
+    /// No room on the disk, or none left in the user's share of it.
+    pub fn is_full(&self) -> bool {
+        let source = match self {
+            Self::Io { source, .. } | Self::Blob(BlobError::Io { source, .. }) => source,
+            _ => return false,
+        };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
+/// An error while `doing` something to a path of the machine.
+pub(crate) fn at<E: Into<io::Error>>(doing: &'static str, place: &Path) -> impl FnOnce(E) -> Error + use<E> {
+    let place = place.display().to_string();
+    move |source| Error::Io { doing, place, source: source.into() }
+}
+
+/// An error while `doing` something to a path of a tree.
+pub(crate) fn within<E: Into<io::Error>>(doing: &'static str, path: &TreePath) -> impl FnOnce(E) -> Error + use<E> {
+    let place = if path.is_root() { "the workspace".to_owned() } else { path.to_string() };
+    move |source| Error::Io { doing, place, source: source.into() }
+}

@@ -1,0 +1,45 @@
+//! The file tree: freeze, stage, publish, undo, thaw.
+//!
+//! A workspace is a folder of the user's. Freezing turns it into a snapshot, a Merkle tree whose contents are kept
+//! behind the port `Blobs`. A stage is a private copy of a snapshot. What was done in a stage is found (`seal`), and
+//! applied to the workspace as a whole or not at all (`publish`), also across a crash. `docs/design/0004-workspace.md`
+//! says why it is built so.
+//!
+//! Called by `cli`, later by `engine`. Never starts a program, never mounts, never reads a clock, never follows a link.
+
+mod beneath;
+mod change;
+mod copy;
+mod crash;
+mod error;
+mod freeze;
+mod index;
+mod journal;
+mod overlay;
+mod patch;
+mod path;
+mod record;
+mod retain;
+mod rule;
+mod snapshot;
+mod stage;
+mod thaw;
+mod transaction;
+mod tree;
+mod workspace;
+
+pub use change::{Change, Rename, Verb, deltas, renames};
+pub use copy::is_reflink_possible;
+pub use crash::POINTS as CRASH_POINTS;
+pub use error::{Conflict, Error, Result};
+pub use freeze::Frozen;
+pub use journal::{Cause, Publication};
+pub use patch::patch;
+pub use path::TreePath;
+pub use retain::{Kept, retain};
+pub use rule::Rules;
+pub use snapshot::Snapshot;
+pub use stage::{Mode, NewStage, Sealed, Stage, View};
+pub use thaw::thaw_new;
+pub use tree::{Kind, Node, diff, is_whole, leaves, lookup};
+pub use workspace::{Lock, Recovered, Workspace};

@@ -1,0 +1,148 @@
+//! Changes as a unified patch, in the form git writes and `git apply` reads. For people; programs get the changes.
+
+use std::io::Write as _;
+
+use actum_contract::blob::Blobs;
+use actum_contract::digest::Digest;
+use similar::{Algorithm, TextDiff};
+
+use crate::change::{Change, Verb, renames};
+use crate::error::Result;
+use crate::path::TreePath;
+use crate::tree::{Kind, Node};
+
+/// Contents longer than this are named, not shown.
+const SHOWN_BYTES_MAX: usize = 1 << 20;
+
+/// A zero byte this early means that it is no text, as with git.
+const PROBE_BYTES: usize = 8000;
+
+const CONTEXT_LINES: usize = 3;
+
+/// The patch. Empty folders have no place in it.
+pub fn patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<Vec<u8>> {
+    let renames = renames(changes);
+    let mut out = Vec::new();
+    for change in changes {
+        let is_leaf = |node: &Node| node.kind != Kind::Folder;
+        let (before, after) = (change.before.filter(is_leaf), change.after.filter(is_leaf));
+        if let Some(rename) = renames.iter().find(|rename| rename.to == change.path) {
+            let from = changes.iter().find(|c| c.path == rename.from).and_then(|c| c.before);
+            head(&mut out, &rename.from, &rename.to);
+            if let (Some(from), Some(to)) = (from, after)
+                && from.kind != to.kind
+            {
+                let _ = writeln!(out, "old mode {}\nnew mode {}", mode(from), mode(to));
+            }
+            let (from, to) = (quoted("", &rename.from), quoted("", &rename.to));
+            out.extend_from_slice(b"similarity index 100%\nrename from ");
+            out.extend_from_slice(&from);
+            out.extend_from_slice(b"\nrename to ");
+            out.extend_from_slice(&to);
+            out.push(b'\n');
+            continue;
+        }
+        if renames.iter().any(|rename| rename.from == change.path) {
+            continue;
+        }
+        match (before, after) {
+            (None, None) => {}
+            // Git has no way to turn a file into a link in one step.
+            (Some(_), Some(_)) if change.verb() == Verb::Type => {
+                one(blobs, &mut out, &change.path, before, None)?;
+                one(blobs, &mut out, &change.path, None, after)?;
+            }
+            _ => one(blobs, &mut out, &change.path, before, after)?,
+        }
+    }
+    Ok(out)
+}
+
+fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Node>, after: Option<Node>) -> Result<()> {
+    head(out, path, path);
+    let _ = match (before, after) {
+        (None, Some(after)) => writeln!(out, "new file mode {}", mode(after)),
+        (Some(before), None) => writeln!(out, "deleted file mode {}", mode(before)),
+        (Some(before), Some(after)) if before.kind != after.kind => {
+            writeln!(out, "old mode {}\nnew mode {}", mode(before), mode(after))
+        }
+        _ => Ok(()),
+    };
+    if before.map(|node| node.digest) == after.map(|node| node.digest) {
+        return Ok(());
+    }
+    let content = |node: Option<Node>| node.map(|node| read(blobs, node.digest)).transpose();
+    let (old, new) = (content(before)?, content(after)?);
+    let names = (side("a/", path, before.is_some()), side("b/", path, after.is_some()));
+    let is_text = |content: &Option<Option<Vec<u8>>>| match content {
+        None => true,
+        Some(None) => false,
+        Some(Some(bytes)) => !bytes[..bytes.len().min(PROBE_BYTES)].contains(&0),
+    };
+    if !is_text(&old) || !is_text(&new) {
+        for part in [b"Binary files ".as_slice(), &names.0, b" and ", &names.1, b" differ\n"] {
+            out.extend_from_slice(part);
+        }
+        return Ok(());
+    }
+    let (old, new) = (old.flatten().unwrap_or_default(), new.flatten().unwrap_or_default());
+    if old == new {
+        return Ok(());
+    }
+    for (sign, name) in [(b"--- ", &names.0), (b"+++ ", &names.1)] {
+        out.extend_from_slice(sign);
+        out.extend_from_slice(name);
+        out.push(b'\n');
+    }
+    let diff = TextDiff::configure().algorithm(Algorithm::Myers).diff_lines(old.as_slice(), new.as_slice());
+    let _ = diff.unified_diff().context_radius(CONTEXT_LINES).to_writer(&mut *out);
+    Ok(())
+}
+
+/// Nothing if it is too long to be shown.
+fn read(blobs: &dyn Blobs, digest: Digest) -> Result<Option<Vec<u8>>> {
+    let content = blobs.read(digest)?;
+    Ok((content.len() <= SHOWN_BYTES_MAX).then_some(content))
+}
+
+fn mode(node: Node) -> &'static str {
+    match node.kind {
+        Kind::File => "100644",
+        Kind::Executable => "100755",
+        Kind::Symlink => "120000",
+        Kind::Folder => "040000",
+    }
+}
+
+fn head(out: &mut Vec<u8>, from: &TreePath, to: &TreePath) {
+    for part in [b"diff --git ".as_slice(), &quoted("a/", from), b" ", &quoted("b/", to), b"\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+fn side(prefix: &str, path: &TreePath, there: bool) -> Vec<u8> {
+    if there { quoted(prefix, path) } else { b"/dev/null".to_vec() }
+}
+
+/// As git quotes a path that could be misread.
+fn quoted(prefix: &str, path: &TreePath) -> Vec<u8> {
+    let bytes = [prefix.as_bytes(), path.as_bytes()].concat();
+    let is_plain = |b: &u8| (b' '..0x7f).contains(b) && !matches!(b, b'"' | b'\\');
+    if bytes.iter().all(is_plain) {
+        return bytes;
+    }
+    let mut out = vec![b'"'];
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            plain if is_plain(&plain) => out.push(plain),
+            other => {
+                let _ = write!(out, "\\{other:03o}");
+            }
+        }
+    }
+    out.push(b'"');
+    out
+}

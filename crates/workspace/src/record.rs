@@ -1,0 +1,166 @@
+//! Small files this crate keeps for itself: a magic line with a version, fields, and a digest over both at the end. A
+//! file that is torn or foreign is known as such; one from a newer program is refused by name.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+
+use actum_contract::digest::Digest;
+
+use crate::error::{Error, Result, at};
+use crate::path::TreePath;
+use crate::tree::{Kind, Node};
+
+const DIGEST_BYTES: usize = 32;
+
+/// Fields being written.
+#[derive(Debug)]
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    /// `magic` ends with its version and a newline.
+    pub(crate) fn new(magic: &str) -> Self {
+        Self(magic.as_bytes().to_vec())
+    }
+
+    pub(crate) fn number(&mut self, number: u64) -> &mut Self {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    /// Without a length: can only stand at the end.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn digest(&mut self, digest: Digest) -> &mut Self {
+        self.0.extend_from_slice(&digest.0);
+        self
+    }
+
+    pub(crate) fn node(&mut self, node: Option<Node>) -> &mut Self {
+        match node {
+            None => self.0.push(b'-'),
+            Some(node) => {
+                self.0.push(node.kind.to_byte());
+                self.digest(node.digest);
+            }
+        }
+        self
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let check = Digest::blake3(&self.0);
+        self.0.extend_from_slice(&check.0);
+        self.0
+    }
+
+    /// Writes the file aside and gives it its name in one step. `durable`: survives the machine stopping.
+    pub(crate) fn save(self, path: &Path, durable: bool) -> Result<()> {
+        let aside = path.with_extension(format!("tmp-{}", std::process::id()));
+        let bytes = self.finish();
+        let written = File::create(&aside).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            if durable { file.sync_data() } else { Ok(()) }
+        });
+        let named = written.and_then(|()| std::fs::rename(&aside, path));
+        if named.is_err() {
+            let _ = std::fs::remove_file(&aside);
+        }
+        named.map_err(at("write", path))?;
+        if durable { sync_parent(path) } else { Ok(()) }
+    }
+}
+
+/// Makes the names in the folder of `path` durable.
+pub(crate) fn sync_parent(path: &Path) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(at("sync", folder))
+}
+
+/// Fields being read, in the order of writing.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    place: &'a str,
+}
+
+/// The whole file, or nothing if there is none.
+pub(crate) fn load(path: &Path) -> Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    match OpenOptions::new().read(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(at("open", path)(e)),
+        Ok(mut file) => file.read_to_end(&mut bytes).map(|_| Some(bytes)).map_err(at("read", path)),
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// Checks the magic and the digest. `place` is the name in messages.
+    pub(crate) fn new(magic: &str, bytes: &'a [u8], place: &'a str) -> Result<Self> {
+        let broken = || Error::Record(place.to_owned());
+        let (magic, name) = (magic.as_bytes(), magic.trim_end_matches(|c: char| !c.is_alphabetic()).as_bytes());
+        if !bytes.starts_with(magic) {
+            return Err(if bytes.starts_with(name) { Error::Newer(place.to_owned()) } else { broken() });
+        }
+        let (body, check) = bytes.split_last_chunk::<DIGEST_BYTES>().ok_or_else(broken)?;
+        if Digest::blake3(body) != Digest(*check) {
+            return Err(broken());
+        }
+        Ok(Self { rest: body.get(magic.len()..).ok_or_else(broken)?, place })
+    }
+
+    fn broken(&self) -> Error {
+        Error::Record(self.place.to_owned())
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.broken())?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn number(&mut self) -> Result<u64> {
+        let bytes = self.take(8)?;
+        bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.broken())
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8]> {
+        let count = usize::try_from(self.number()?).map_err(|_| self.broken())?;
+        self.take(count)
+    }
+
+    pub(crate) fn text(&mut self) -> Result<String> {
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| self.broken())
+    }
+
+    pub(crate) fn path(&mut self) -> Result<TreePath> {
+        TreePath::new(self.bytes()?).ok_or_else(|| self.broken())
+    }
+
+    pub(crate) fn digest(&mut self) -> Result<Digest> {
+        Digest::from_slice(self.take(DIGEST_BYTES)?).ok_or_else(|| self.broken())
+    }
+
+    pub(crate) fn node(&mut self) -> Result<Option<Node>> {
+        match self.take(1)? {
+            b"-" => Ok(None),
+            kind => {
+                let kind = Kind::from_byte(kind[0]).ok_or_else(|| self.broken())?;
+                Ok(Some(Node { kind, digest: self.digest()? }))
+            }
+        }
+    }
+
+    /// Everything after the fields read so far.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+}

@@ -1,0 +1,142 @@
+//! Which contents have to stay: what stages and publications refer to, what is pinned, and of the other snapshots as
+//! many as fit within a limit, the newest first.
+
+use std::collections::HashSet;
+
+use actum_contract::blob::{BlobError, Blobs};
+use actum_contract::digest::Digest;
+
+use crate::error::{Error, Result};
+use crate::snapshot::Snapshot;
+use crate::stage::{Stage, remove_idle_mirrors};
+use crate::transaction::late_writes;
+use crate::tree::{self, Kind};
+use crate::workspace::Workspace;
+
+/// What stays and what was given up.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub contents: HashSet<Digest>,
+    /// Snapshots that did not fit.
+    pub forgotten: Vec<Digest>,
+    /// Publications that did not fit, and cannot be undone any more.
+    pub forgotten_publications: Vec<String>,
+    /// Files that were replaced and that somebody wrote to afterwards: kept where they are.
+    pub late_writes: Vec<std::path::PathBuf>,
+}
+
+/// Decides what stays, and forgets the rest. `extra` are snapshots that others refer to; `length` tells how long a
+/// content is. The caller sweeps, and holds off whoever stores.
+pub fn retain(
+    workspace: &Workspace,
+    blobs: &dyn Blobs,
+    extra: &[Digest],
+    length: &dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
+    bytes_max: Option<u64>,
+) -> Result<Kept> {
+    let home = workspace.home();
+    let mut kept = Kept::default();
+    let mut marking = Marking { blobs, length, marked: HashSet::new(), bytes: 0 };
+    let snapshots = Snapshot::list(home)?;
+    let stages = Stage::list(home)?;
+    let pinned = snapshots.iter().filter(|s| s.pinned).map(|s| s.id);
+    for root in stages.iter().map(|s| s.base).chain(pinned).chain(extra.iter().copied()) {
+        marking.mark(root, &mut Vec::new())?;
+    }
+    // Newest first; from the first that does not fit, everything older goes too.
+    let publications = workspace.publications()?;
+    let mut rest: Vec<(u64, Root<'_>)> = snapshots.iter().map(|s| (s.at_ms, Root::Snapshot(s))).collect();
+    rest.extend(publications.iter().map(|p| (p.at_ms, Root::Publication(p))));
+    rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
+    let is_full = |marking: &Marking<'_>| bytes_max.is_some_and(|max| marking.bytes > max);
+    let mut full = is_full(&marking);
+    for (_, root) in rest {
+        if !full {
+            let (mut new, bytes) = (Vec::new(), marking.bytes);
+            for id in root.ids() {
+                marking.mark(id, &mut new)?;
+            }
+            full = is_full(&marking);
+            if full {
+                for digest in &new {
+                    marking.marked.remove(digest);
+                }
+                marking.bytes = bytes;
+            }
+        }
+        match root {
+            Root::Snapshot(s) if full && !s.pinned && !marking.marked.contains(&s.id) => {
+                s.forget(home)?;
+                kept.forgotten.push(s.id);
+            }
+            Root::Publication(p) if full => {
+                let late = late_writes(workspace.root(), p, true)?;
+                if late.is_empty() {
+                    workspace.forget_publication(&p.id)?;
+                    kept.forgotten_publications.push(p.id.clone());
+                }
+                kept.late_writes.extend(late);
+            }
+            Root::Publication(p) => kept.late_writes.extend(late_writes(workspace.root(), p, true)?),
+            Root::Snapshot(_) => {}
+        }
+    }
+    remove_idle_mirrors(home)?;
+    kept.contents = marking.marked;
+    Ok(kept)
+}
+
+enum Root<'a> {
+    Snapshot(&'a Snapshot),
+    Publication(&'a crate::journal::Publication),
+}
+
+impl Root<'_> {
+    fn ids(&self) -> Vec<Digest> {
+        match self {
+            Self::Snapshot(snapshot) => vec![snapshot.id],
+            Self::Publication(publication) => vec![publication.before, publication.after],
+        }
+    }
+}
+
+struct Marking<'a> {
+    blobs: &'a dyn Blobs,
+    length: &'a dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
+    marked: HashSet<Digest>,
+    bytes: u64,
+}
+
+impl Marking<'_> {
+    /// Marks everything in a snapshot; what was not marked before is added to `new`.
+    fn mark(&mut self, root: Digest, new: &mut Vec<Digest>) -> Result<()> {
+        let mut folders = vec![root];
+        while let Some(folder) = folders.pop() {
+            if folder == tree::empty() && !self.blobs.contains(folder)? {
+                continue;
+            }
+            if !self.note(folder, new)? {
+                continue;
+            }
+            for node in tree::load(self.blobs, folder)?.into_values() {
+                match node.kind {
+                    Kind::Folder => folders.push(node.digest),
+                    _ => {
+                        self.note(node.digest, new)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is new.
+    fn note(&mut self, digest: Digest, new: &mut Vec<Digest>) -> Result<bool> {
+        if !self.marked.insert(digest) {
+            return Ok(false);
+        }
+        new.push(digest);
+        self.bytes += (self.length)(digest).map_err(Error::Blob)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,113 @@
+//! The list of snapshots that are kept: one small file each, beside the contents. A snapshot that is not in the list is
+//! still restorable until its contents are swept away.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use actum_contract::digest::Digest;
+
+use crate::error::{Error, Result, at};
+use crate::record::{Reader, Writer, load, sync_parent};
+use crate::stage::one_of;
+
+const MAGIC: &str = "actum snapshot 1\n";
+
+/// Shortest beginning of an id that is taken for it.
+const PREFIX_MIN: usize = 4;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    pub id: Digest,
+    /// When it was last frozen, in milliseconds since 1970.
+    pub at_ms: u64,
+    pub folder: PathBuf,
+    pub files: u64,
+    pub bytes: u64,
+    /// Kept whatever the size limit says.
+    pub pinned: bool,
+}
+
+fn folder_of(home: &Path) -> PathBuf {
+    home.join("workspace/snapshots")
+}
+
+impl Snapshot {
+    fn save(&self, home: &Path) -> Result<()> {
+        let mut record = Writer::new(MAGIC);
+        record.digest(self.id).number(self.at_ms).bytes(self.folder.as_os_str().as_bytes());
+        record.number(self.files).number(self.bytes).number(u64::from(self.pinned));
+        record.save(&folder_of(home).join(self.id.to_hex()), true)
+    }
+
+    /// Adds it to the list; one that is there keeps its pin and gets the new time.
+    pub(crate) fn keep(mut self, home: &Path) -> Result<()> {
+        self.pinned |= Self::load(home, self.id)?.is_some_and(|old| old.pinned);
+        self.save(home)
+    }
+
+    fn load(home: &Path, id: Digest) -> Result<Option<Self>> {
+        let path = folder_of(home).join(id.to_hex());
+        let Some(bytes) = load(&path)? else { return Ok(None) };
+        let place = path.display().to_string();
+        let mut record = Reader::new(MAGIC, &bytes, &place)?;
+        Ok(Some(Self {
+            id: record.digest()?,
+            at_ms: record.number()?,
+            folder: PathBuf::from(OsStr::from_bytes(record.bytes()?)),
+            files: record.number()?,
+            bytes: record.number()?,
+            pinned: record.number()? != 0,
+        }))
+    }
+
+    pub(crate) fn is_kept(home: &Path, id: Digest) -> bool {
+        folder_of(home).join(id.to_hex()).exists()
+    }
+
+    /// All of them, newest first.
+    pub fn list(home: &Path) -> Result<Vec<Self>> {
+        let folder = folder_of(home);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(at("list", &folder)(e)),
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(at("list", &folder))?.file_name();
+            if let Some(id) = name.to_str().and_then(Digest::from_hex) {
+                all.extend(Self::load(home, id)?);
+            }
+        }
+        all.sort_by_key(|s| std::cmp::Reverse((s.at_ms, s.id)));
+        Ok(all)
+    }
+
+    /// The snapshot whose id begins so.
+    pub fn find(home: &Path, prefix: &str) -> Result<Self> {
+        if prefix.len() < PREFIX_MIN {
+            return Err(Error::Unknown { what: "snapshot", id: prefix.to_owned() });
+        }
+        let found: Vec<_> = Self::list(home)?.into_iter().filter(|s| s.id.to_hex().starts_with(prefix)).collect();
+        let ids = found.iter().map(|s| s.id.to_hex()).collect();
+        one_of("snapshot", prefix, found, ids)
+    }
+
+    pub fn pin(mut self, home: &Path, pinned: bool) -> Result<()> {
+        self.pinned = pinned;
+        self.save(home)
+    }
+
+    /// Removes it from the list; its contents go with the next sweep, unless something else needs them.
+    pub fn forget(&self, home: &Path) -> Result<()> {
+        let path = folder_of(home).join(self.id.to_hex());
+        match fs::remove_file(&path) {
+            Ok(()) => sync_parent(&path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(at("remove", &path)(e)),
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! Changing a workspace as a whole: publish, undo and thaw are all this one engine.
+//!
+//! ```text
+//! tx/ID/slot/N     before: the new content of change N; afterwards: what stood there before
+//! tx/ID/journal    committed: from here on it is carried to the end, by whoever comes next
+//! tx/ID/abort      somebody interfered: from here on it is taken back
+//! tx/ID/applied    done, but nobody has recorded it yet
+//! tx/ID/done       done and recorded; what stood there before is kept in the slots
+//! ```
+//!
+//! Every file is replaced by exchanging two names, and what comes out is compared with what should have stood there, so
+//! an edit made at the last moment is seen and put back. Which changes have been made is read from the slots: each step
+//! can be repeated. The caller holds the lock of the workspace throughout.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use actum_contract::blob::Blobs;
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, openat,
+    renameat_with, statat, symlinkat,
+};
+use rustix::io::Errno;
+
+use crate::beneath::{Present, Root, is_no_way, present, sync_files};
+use crate::change::Change;
+use crate::crash;
+use crate::error::{Conflict, Error, Result, at, within};
+use crate::journal::Publication;
+use crate::path::TreePath;
+use crate::record::{load, sync_parent};
+use crate::tree::{Kind, Node};
+
+/// Where the transactions of a workspace are kept: on its own file system, so that names can be exchanged.
+pub(crate) fn folder_of(root: &Path) -> PathBuf {
+    root.join(".actum/workspace/tx")
+}
+
+/// What happens to a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// A file or link gives way to another.
+    Swap {
+        before: Node,
+        after: Node,
+    },
+    Put {
+        after: Node,
+    },
+    Take {
+        before: Node,
+    },
+    /// Only folders come or go.
+    Nothing,
+}
+
+fn leaf(node: Option<Node>) -> Option<Node> {
+    node.filter(|node| node.kind != Kind::Folder)
+}
+
+impl Step {
+    fn of(change: &Change) -> Self {
+        match (leaf(change.before), leaf(change.after)) {
+            (Some(before), Some(after)) => Self::Swap { before, after },
+            (None, Some(after)) => Self::Put { after },
+            (Some(before), None) => Self::Take { before },
+            (None, None) => Self::Nothing,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Transaction<'a> {
+    root: &'a Root,
+    folder: PathBuf,
+    slots: OwnedFd,
+    publication: Publication,
+}
+
+/// What became of a transaction that was found.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Everything was changed; still to be recorded.
+    Applied(Publication),
+    /// Everything is as it was. Nothing in the message if it had not been committed.
+    TakenBack(Option<Conflict>),
+    /// Over long ago.
+    Done,
+}
+
+impl<'a> Transaction<'a> {
+    /// Writes new contents aside, syncs them, and commits to the changes. Nothing in the workspace is touched.
+    pub(crate) fn commit(root: &'a Root, blobs: &dyn Blobs, publication: Publication) -> Result<Self> {
+        let folder = folder_of(root.path()).join(&publication.id);
+        let slots_path = folder.join("slot");
+        fs::create_dir_all(&slots_path).map_err(at("make", &slots_path))?;
+        let this = Self::open(root, folder, publication)?;
+        match this.prepare(blobs) {
+            Ok(()) => Ok(this),
+            Err(e) => {
+                let _ = fs::remove_dir_all(&this.folder);
+                Err(e)
+            }
+        }
+    }
+
+    fn open(root: &'a Root, folder: PathBuf, publication: Publication) -> Result<Self> {
+        let path = folder.join("slot");
+        let slots = openat(rustix::fs::CWD, &path, crate::beneath::FOLDER, Mode::empty()).map_err(at("open", &path))?;
+        Ok(Self { root, folder, slots, publication })
+    }
+
+    fn prepare(&self, blobs: &dyn Blobs) -> Result<()> {
+        let mut names = Vec::new();
+        for (slot, change) in self.publication.changes.iter().enumerate() {
+            if let Some(after) = leaf(change.after) {
+                self.fill(&slot.to_string(), change, after, blobs)?;
+                names.push(slot.to_string());
+            }
+        }
+        crash::point("publish.staged");
+        let slots = self.folder.join("slot");
+        sync_files(&self.slots, &names).map_err(at("sync", &slots))?;
+        sync_parent(&slots)?;
+        sync_parent(&self.folder)?;
+        crash::point("publish.synced");
+        self.publication.save(&self.folder.join("journal"))?;
+        crash::point("publish.committed");
+        Ok(())
+    }
+
+    /// Makes the new file of a change, with the permissions of the one it replaces.
+    fn fill(&self, slot: &str, change: &Change, after: Node, blobs: &dyn Blobs) -> Result<()> {
+        let failed = |e: io::Error| within::<io::Error>("write the new content of", &change.path)(e);
+        let old = self.root.parent(&change.path).ok().and_then(|(folder, name)| {
+            let stat = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some((folder, name, stat))
+        });
+        if after.kind == Kind::Symlink {
+            let target = blobs.read(after.digest)?;
+            return symlinkat(target.as_slice(), &self.slots, slot).map_err(|e| failed(e.into()));
+        }
+        let executable = after.kind == Kind::Executable;
+        let mode = Mode::from_raw_mode(if executable { 0o777 } else { 0o666 });
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&self.slots, slot, flags, mode).map_err(|e| failed(e.into()))?;
+        let mut file = File::from(fd);
+        blobs.copy(after.digest, &mut file)?;
+        match old {
+            Some((folder, name, stat)) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
+                adopt(&file, &folder, name, &stat, executable).map_err(failed)?;
+            }
+            _ => self.adopt_owner(&file, &change.path).map_err(failed)?,
+        }
+        Ok(())
+    }
+
+    /// A new file made by root in somebody's folder is that somebody's.
+    fn adopt_owner(&self, file: &File, path: &TreePath) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let nearest = std::iter::successors(path.parent(), TreePath::parent).find_map(|p| self.root.folder(&p).ok());
+        let Some(folder) = nearest else { return Ok(()) };
+        let stat = rustix::fs::fstat(&folder)?;
+        Ok(fchown(file, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?)
+    }
+
+    /// Makes the changes; if somebody interferes, or anything fails, takes them back.
+    pub(crate) fn apply(self) -> Result<Publication> {
+        match self.forward() {
+            Ok(()) => Ok(self.publication),
+            Err(cause) => match self.take_back() {
+                Ok(kept) => Err(match cause {
+                    Error::Conflict(conflict) => Error::Conflict(Conflict { kept, ..conflict }),
+                    other => other,
+                }),
+                // It will be taken back by whoever opens the workspace next.
+                Err(worse) => Err(worse),
+            },
+        }
+    }
+
+    fn steps(&self) -> impl DoubleEndedIterator<Item = (String, &Change, Step)> {
+        let changes = self.publication.changes.iter().enumerate();
+        changes.map(|(slot, change)| (slot.to_string(), change, Step::of(change)))
+    }
+
+    fn forward(&self) -> Result<()> {
+        for (slot, change, step) in self.steps().rev() {
+            if let Step::Take { before } = step {
+                self.take(&slot, change, before)?;
+            }
+        }
+        // A folder that a file is to replace must go now; the others wait until nothing can fail any more.
+        let puts: BTreeSet<&TreePath> = self.puts().collect();
+        for path in self.publication.folders_removed.iter().filter(|path| puts.contains(path)) {
+            if !self.root.remove_folder(path).map_err(within("remove", path))? {
+                return Err(conflict(path));
+            }
+        }
+        for path in &self.publication.folders_made {
+            match self.root.make_folder(path) {
+                Ok(_) => {}
+                Err(e) if is_no_way(&e) => return Err(conflict(path)),
+                Err(e) => return Err(within("make", path)(e)),
+            }
+        }
+        crash::point("publish.cleared");
+        for (slot, change, step) in self.steps() {
+            match step {
+                Step::Swap { before, after } => self.swap(&slot, change, before, after)?,
+                Step::Put { .. } => self.put(&slot, change)?,
+                Step::Take { .. } | Step::Nothing => continue,
+            }
+            crash::point("publish.changed");
+        }
+        for path in self.publication.folders_removed.iter().filter(|path| !puts.contains(path)) {
+            // Somebody may have put something of his own there: then it stays.
+            self.root.remove_folder(path).map_err(within("remove", path))?;
+        }
+        self.sync()?;
+        self.rename("journal", "applied")?;
+        crash::point("publish.applied");
+        Ok(())
+    }
+
+    fn puts(&self) -> impl Iterator<Item = &TreePath> {
+        self.publication.changes.iter().filter(|c| matches!(Step::of(c), Step::Put { .. })).map(|c| &c.path)
+    }
+
+    fn slot(&self, slot: &str) -> Result<Present> {
+        present(&self.slots, slot).map_err(at("read", &self.folder.join("slot").join(slot)))
+    }
+
+    fn take(&self, slot: &str, change: &Change, before: Node) -> Result<()> {
+        if self.slot(slot)? == Present::Nothing {
+            let (folder, name) = self.root.parent(&change.path).map_err(|e| no_way(e, &change.path))?;
+            match renameat_with(&folder, name, &self.slots, slot, RenameFlags::NOREPLACE) {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Err(conflict(&change.path)),
+                Err(e) => return Err(within("move away", &change.path)(e)),
+            }
+            crash::point("publish.taken");
+        }
+        self.expect_in_slot(slot, change, before)
+    }
+
+    fn put(&self, slot: &str, change: &Change) -> Result<()> {
+        if self.slot(slot)? == Present::Nothing {
+            return Ok(());
+        }
+        let (folder, name) = self.root.parent(&change.path).map_err(|e| no_way(e, &change.path))?;
+        match renameat_with(&self.slots, slot, &folder, name, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Err(conflict(&change.path)),
+            Err(e) => Err(within("put in place", &change.path)(e)),
+        }
+    }
+
+    fn swap(&self, slot: &str, change: &Change, before: Node, after: Node) -> Result<()> {
+        if self.slot(slot)? == Present::Leaf(after) {
+            let (folder, name) = self.root.parent(&change.path).map_err(|e| no_way(e, &change.path))?;
+            match renameat_with(&self.slots, slot, &folder, name, RenameFlags::EXCHANGE) {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Err(conflict(&change.path)),
+                Err(e) => return Err(within("replace", &change.path)(e)),
+            }
+        }
+        self.expect_in_slot(slot, change, before)
+    }
+
+    /// What came out must be what stood there when the check was made.
+    fn expect_in_slot(&self, slot: &str, change: &Change, before: Node) -> Result<()> {
+        if self.slot(slot)? == Present::Leaf(before) { Ok(()) } else { Err(conflict(&change.path)) }
+    }
+
+    /// Everything as it was. Where somebody has written in the meantime, his version stays; what could not go back to
+    /// its place is named.
+    fn take_back(&self) -> Result<Vec<String>> {
+        for state in ["journal", "applied"] {
+            if self.folder.join(state).exists() {
+                self.rename(state, "abort")?;
+            }
+        }
+        crash::point("publish.aborted");
+        let mut kept = Vec::new();
+        for (slot, change, step) in self.steps().rev() {
+            let there = || self.root.parent(&change.path).map_err(within("open the folder of", &change.path));
+            match step {
+                Step::Swap { after, .. } => {
+                    let slot_has = self.slot(&slot)?;
+                    if slot_has == Present::Leaf(after) || slot_has == Present::Nothing {
+                        continue;
+                    }
+                    if self.root.present(&change.path)? != Present::Leaf(after) {
+                        kept.push(self.kept_in(&slot, change));
+                        continue;
+                    }
+                    let (folder, name) = there()?;
+                    renameat_with(&self.slots, slot.as_str(), &folder, name, RenameFlags::EXCHANGE)
+                        .map_err(within("put back", &change.path))?;
+                }
+                Step::Put { after } => {
+                    let is_ours = self.slot(&slot)? == Present::Nothing
+                        && self.root.present(&change.path)? == Present::Leaf(after);
+                    if is_ours {
+                        let (folder, name) = there()?;
+                        renameat_with(&folder, name, &self.slots, slot.as_str(), RenameFlags::NOREPLACE)
+                            .map_err(within("take away", &change.path))?;
+                    }
+                }
+                Step::Take { .. } | Step::Nothing => {}
+            }
+        }
+        for path in self.publication.folders_made.iter().rev() {
+            self.root.remove_folder(path).map_err(within("remove", path))?;
+        }
+        for path in self.publication.folders_removed.iter().rev() {
+            match self.root.make_folder(path) {
+                Ok(_) => {}
+                // Something of somebody else's stands there or above.
+                Err(e) if is_no_way(&e) || e.kind() == io::ErrorKind::NotADirectory => {}
+                Err(e) => return Err(within("make", path)(e)),
+            }
+        }
+        for (slot, change, step) in self.steps() {
+            if let Step::Take { .. } = step
+                && self.slot(&slot)? != Present::Nothing
+            {
+                let back = self.root.parent(&change.path).ok().map(|(folder, name)| {
+                    renameat_with(&self.slots, slot.as_str(), &folder, name, RenameFlags::NOREPLACE)
+                });
+                match back {
+                    Some(Ok(())) => {}
+                    Some(Err(e)) if e != Errno::EXIST => return Err(within("put back", &change.path)(e)),
+                    _ => kept.push(self.kept_in(&slot, change)),
+                }
+            }
+        }
+        self.sync()?;
+        crash::point("publish.reversed");
+        if kept.is_empty() {
+            remove_all(&self.folder)?;
+        } else {
+            self.rename("abort", "kept")?;
+        }
+        Ok(kept)
+    }
+
+    fn kept_in(&self, slot: &str, change: &Change) -> String {
+        format!("{} (its earlier content is in {})", change.path, self.folder.join("slot").join(slot).display())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let touched = self.publication.changes.iter().map(|change| &change.path);
+        let moved = self.publication.folders_made.iter().chain(&self.publication.folders_removed);
+        let folders: BTreeSet<TreePath> = touched.chain(moved).filter_map(TreePath::parent).collect();
+        self.root.sync_folders(&folders.into_iter().collect::<Vec<_>>())?;
+        sync_files(&self.slots, &[]).map_err(at("sync", &self.folder))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let to = self.folder.join(to);
+        fs::rename(self.folder.join(from), &to).map_err(at("write", &to))?;
+        sync_parent(&to)
+    }
+}
+
+/// Carries a transaction that was found to an end.
+pub(crate) fn resume(root: &Root, folder: &Path) -> Result<Outcome> {
+    let read = |name: &str| -> Result<Option<Publication>> {
+        let path = folder.join(name);
+        let Some(bytes) = load(&path)? else { return Ok(None) };
+        Publication::parse(&bytes, &path.display().to_string()).map(Some)
+    };
+    for name in ["done", "kept"] {
+        if read(name)?.is_some() {
+            return Ok(Outcome::Done);
+        }
+    }
+    if let Some(publication) = read("applied")? {
+        return Ok(Outcome::Applied(publication));
+    }
+    if let Some(publication) = read("abort")? {
+        let kept = Transaction::open(root, folder.to_owned(), publication)?.take_back()?;
+        return Ok(Outcome::TakenBack(Some(Conflict { paths: Vec::new(), kept })));
+    }
+    match read("journal")? {
+        Some(publication) => match Transaction::open(root, folder.to_owned(), publication)?.apply() {
+            Ok(publication) => Ok(Outcome::Applied(publication)),
+            Err(Error::Conflict(conflict)) => Ok(Outcome::TakenBack(Some(conflict))),
+            Err(e) => Err(e),
+        },
+        None => {
+            remove_all(folder)?;
+            Ok(Outcome::TakenBack(None))
+        }
+    }
+}
+
+/// The publication has been recorded where it counts.
+pub(crate) fn settle(root: &Root, id: &str) -> Result<()> {
+    let folder = folder_of(root.path()).join(id);
+    let done = folder.join("done");
+    match fs::rename(folder.join("applied"), &done) {
+        Ok(()) => sync_parent(&done),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && done.exists() => Ok(()),
+        Err(e) => Err(at("write", &done)(e)),
+    }
+}
+
+/// What stood in the workspace before a publication, if somebody has written to it since: an editor that held the old
+/// file open. `forget` removes the rest.
+pub(crate) fn late_writes(root: &Root, publication: &Publication, forget: bool) -> Result<Vec<PathBuf>> {
+    let folder = folder_of(root.path()).join(&publication.id).join("slot");
+    let slots = match openat(rustix::fs::CWD, &folder, crate::beneath::FOLDER, Mode::empty()) {
+        Ok(slots) => slots,
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Err(e) => return Err(at("open", &folder)(e)),
+    };
+    let mut late = Vec::new();
+    for (slot, change) in publication.changes.iter().enumerate() {
+        let (name, path) = (slot.to_string(), folder.join(slot.to_string()));
+        let Some(before) = leaf(change.before) else { continue };
+        match present(&slots, name.as_str()).map_err(at("read", &path))? {
+            Present::Nothing => {}
+            found if found.is(Some(before)) && forget => {
+                rustix::fs::unlinkat(&slots, name.as_str(), AtFlags::empty()).map_err(at("remove", &path))?;
+            }
+            found if found.is(Some(before)) => {}
+            _ => late.push(path),
+        }
+    }
+    Ok(late)
+}
+
+pub(crate) fn remove_all(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(at("remove", folder)(e)),
+    }
+}
+
+fn conflict(path: &TreePath) -> Error {
+    Error::Conflict(Conflict { paths: vec![path.clone()], kept: Vec::new() })
+}
+
+fn no_way(e: io::Error, path: &TreePath) -> Error {
+    if is_no_way(&e) { conflict(path) } else { within("open the folder of", path)(e) }
+}
+
+/// Permissions, owner and attributes of the file that is being replaced; only the executable bit is the content's.
+fn adopt(file: &File, folder: &OwnedFd, name: &[u8], old: &Stat, executable: bool) -> io::Result<()> {
+    let readers = (old.st_mode & 0o444) >> 2;
+    let bits = if executable { old.st_mode & 0o777 | readers } else { old.st_mode & 0o777 & !0o111 };
+    let owner = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
+    match fchown(file, Some(owner.0), Some(owner.1)) {
+        // Only root gives files away; the group alone may still be kept.
+        Err(Errno::PERM) => {
+            let _ = fchown(file, None, Some(owner.1));
+        }
+        other => other?,
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if let Ok(old) = openat(folder, name, flags, Mode::empty()) {
+        copy_attributes(&old, file);
+    }
+    Ok(fchmod(file, Mode::from_raw_mode(bits))?)
+}
+
+/// The user's own attributes and access lists; a file system that has none loses none.
+fn copy_attributes(old: &OwnedFd, new: &File) {
+    const LIST_BYTES: usize = 64 << 10;
+    let mut list = Vec::with_capacity(LIST_BYTES);
+    if flistxattr(old, rustix::buffer::spare_capacity(&mut list)).is_err() {
+        return;
+    }
+    for name in list.split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let is_users = name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
+        if is_users || name == b"system.posix_acl_access" {
+            let mut value = Vec::with_capacity(LIST_BYTES);
+            if fgetxattr(old, name, rustix::buffer::spare_capacity(&mut value)).is_ok() {
+                let _ = fsetxattr(new, name, &value, rustix::fs::XattrFlags::empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A snapshot: a Merkle tree of folders. A folder is the list of its entries, in byte order of their names, each with
+//! kind and digest; a snapshot's id is the digest of its topmost folder. Nothing else goes into the id: no times, no
+//! owners, no permissions but the executable bit.
+//!
+//! Two ways of looking at a tree: as folders in folders, and as its *leaves*: files, links and empty folders. A folder
+//! that holds something is there because of what it holds.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use actum_contract::blob::{Batch, BlobError, Blobs};
+use actum_contract::digest::Digest;
+
+use crate::change::Change;
+use crate::error::{Error, Result};
+use crate::path::{TreePath, is_name};
+
+/// First bytes of every folder; the digit is the version of the format.
+const MAGIC: &[u8] = b"actum tree 1\n";
+
+/// Deepest nesting that is followed; more is refused, not followed until the stack ends.
+pub(crate) const DEPTH_MAX: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    File,
+    Executable,
+    /// The content is the text of the link.
+    Symlink,
+    Folder,
+}
+
+impl Kind {
+    pub(crate) const fn to_byte(self) -> u8 {
+        match self {
+            Self::File => b'f',
+            Self::Executable => b'x',
+            Self::Symlink => b'l',
+            Self::Folder => b'd',
+        }
+    }
+
+    pub(crate) const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            b'f' => Some(Self::File),
+            b'x' => Some(Self::Executable),
+            b'l' => Some(Self::Symlink),
+            b'd' => Some(Self::Folder),
+            _ => None,
+        }
+    }
+
+    pub const fn is_file(self) -> bool {
+        matches!(self, Self::File | Self::Executable)
+    }
+
+    /// The word for people and programs.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Executable => "executable",
+            Self::Symlink => "symlink",
+            Self::Folder => "folder",
+        }
+    }
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub kind: Kind,
+    pub digest: Digest,
+}
+
+impl Node {
+    pub(crate) const fn folder(digest: Digest) -> Self {
+        Self { kind: Kind::Folder, digest }
+    }
+}
+
+/// The entries of one folder.
+pub(crate) type Entries = BTreeMap<Vec<u8>, Node>;
+
+/// Writes a folder from entries that come in order.
+pub(crate) fn encode<'a>(entries: impl IntoIterator<Item = (&'a [u8], Node)>) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    for (name, node) in entries {
+        bytes.push(node.kind.to_byte());
+        bytes.extend_from_slice(&(name.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(&node.digest.0);
+    }
+    bytes
+}
+
+pub(crate) fn empty() -> Digest {
+    Digest::blake3(MAGIC)
+}
+
+fn decode(digest: Digest, bytes: &[u8]) -> Result<Entries> {
+    let bad = |why| Error::Tree { digest, why };
+    let mut rest = bytes.strip_prefix(MAGIC).ok_or(bad("it does not begin like one"))?;
+    let (mut entries, mut last): (Entries, Option<Vec<u8>>) = (Entries::new(), None);
+    while let Some((kind, after)) = rest.split_first() {
+        let kind = Kind::from_byte(*kind).ok_or(bad("it has an entry of an unknown kind"))?;
+        let (length, after) = after.split_first_chunk::<4>().ok_or(bad("it is cut off"))?;
+        let (name, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(bad("it is cut off"))?;
+        let (content, after) = after.split_first_chunk::<32>().ok_or(bad("it is cut off"))?;
+        if !is_name(name) || is_kept_out(name) {
+            return Err(bad("it has an entry with a name that none can have"));
+        }
+        if last.as_deref().is_some_and(|last| last >= name) {
+            return Err(bad("its entries are out of order"));
+        }
+        entries.insert(name.to_vec(), Node { kind, digest: Digest(*content) });
+        last = Some(name.to_vec());
+        rest = after;
+    }
+    Ok(entries)
+}
+
+/// Never part of a snapshot, wherever they stand.
+pub(crate) fn is_kept_out(name: &[u8]) -> bool {
+    name == b".git" || name == b".actum"
+}
+
+pub(crate) fn load(blobs: &dyn Blobs, digest: Digest) -> Result<Entries> {
+    if digest == empty() {
+        return Ok(Entries::new());
+    }
+    decode(digest, &blobs.read(digest)?)
+}
+
+pub(crate) fn store(batch: &dyn Batch, entries: &Entries) -> Result<Digest> {
+    let bytes = encode(entries.iter().map(|(name, node)| (name.as_slice(), *node)));
+    let digest = Digest::blake3(&bytes);
+    batch.put(digest, &bytes)?;
+    Ok(digest)
+}
+
+/// What stands at a path of a snapshot.
+pub fn lookup(blobs: &dyn Blobs, root: Digest, path: &TreePath) -> Result<Option<Node>> {
+    let mut node = Node::folder(root);
+    for name in path.names() {
+        if node.kind != Kind::Folder {
+            return Ok(None);
+        }
+        match load(blobs, node.digest)?.get(name) {
+            Some(found) => node = *found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(node))
+}
+
+/// Everything in a snapshot but its folders that hold something, in the order of a walk.
+pub fn leaves(blobs: &dyn Blobs, root: Digest) -> Result<Vec<(TreePath, Node)>> {
+    let changes = diff(blobs, empty(), root)?;
+    Ok(changes.into_iter().filter_map(|change| Some((change.path, change.after?))).collect())
+}
+
+/// Whether everything in a snapshot is stored; the first thing that is not is the error. Contents are not read.
+pub fn is_whole(blobs: &dyn Blobs, root: Digest) -> Result<()> {
+    for (_, node) in leaves(blobs, root)? {
+        if node.kind != Kind::Folder && !blobs.contains(node.digest)? {
+            return Err(Error::Blob(BlobError::Missing(node.digest)));
+        }
+    }
+    Ok(())
+}
+
+/// The leaves in which two snapshots differ. Folders with the same digest are not looked into.
+pub fn diff(blobs: &dyn Blobs, before: Digest, after: Digest) -> Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    if before != after {
+        let (before, after) = (load(blobs, before)?, load(blobs, after)?);
+        compare(blobs, &TreePath::ROOT, &before, &after, 0, &mut changes)?;
+    }
+    Ok(changes)
+}
+
+fn compare(
+    blobs: &dyn Blobs,
+    at: &TreePath,
+    before: &Entries,
+    after: &Entries,
+    depth: usize,
+    changes: &mut Vec<Change>,
+) -> Result<()> {
+    let (mut left, mut right) = (before.iter().peekable(), after.iter().peekable());
+    loop {
+        let order = match (left.peek(), right.peek()) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        let old = if order.is_le() { left.next() } else { None };
+        let new = if order.is_ge() { right.next() } else { None };
+        let Some((name, _)) = old.or(new) else { return Ok(()) };
+        let (old, new) = (old.map(|(_, node)| *node), new.map(|(_, node)| *node));
+        if old != new {
+            compare_nodes(blobs, &at.join(name), old, new, depth + 1, changes)?;
+        }
+    }
+}
+
+fn compare_nodes(
+    blobs: &dyn Blobs,
+    path: &TreePath,
+    old: Option<Node>,
+    new: Option<Node>,
+    depth: usize,
+    changes: &mut Vec<Change>,
+) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Error::Refused(format!("{path} is more than {DEPTH_MAX} folders deep")));
+    }
+    let is_folder = |node: &Node| node.kind == Kind::Folder;
+    let inside = |node: Option<Node>| match node.filter(is_folder) {
+        Some(node) => load(blobs, node.digest).map(Some),
+        None => Ok(None),
+    };
+    // As leaves: a folder counts only where it is empty.
+    let (old_inside, new_inside) = (inside(old)?, inside(new)?);
+    let leaf =
+        |node: Option<Node>, inside: &Option<Entries>| node.filter(|_| inside.as_ref().is_none_or(Entries::is_empty));
+    let (before, after) = (leaf(old, &old_inside), leaf(new, &new_inside));
+    if before != after {
+        let implied = old_inside.is_some() && new_inside.is_some();
+        changes.push(Change { path: path.clone(), before, after, implied });
+    }
+    if old_inside.is_some() || new_inside.is_some() {
+        let (old, new) = (old_inside.unwrap_or_default(), new_inside.unwrap_or_default());
+        compare(blobs, path, &old, &new, depth, changes)?;
+    }
+    Ok(())
+}
+
+/// The snapshot that results from changing leaves of another; new folders are stored in `batch`.
+pub(crate) fn apply(blobs: &dyn Blobs, batch: &dyn Batch, root: Digest, changes: &[Change]) -> Result<Digest> {
+    let mut work: Vec<(Vec<&[u8]>, &Change)> = changes.iter().map(|c| (c.path.names().collect(), c)).collect();
+    // What goes makes room for what comes: a folder may give way to a file and the other way round.
+    work.sort_by_key(|(_, change)| change.after.is_some());
+    let mut top = Folder { entries: load(blobs, root)?, open: BTreeMap::new() };
+    for (names, change) in work {
+        top.set(blobs, &names, change.after)?;
+    }
+    Ok(top.close(batch)?.unwrap_or_else(empty))
+}
+
+/// A folder being changed, with those of its folders that were opened for it.
+struct Folder {
+    entries: Entries,
+    open: BTreeMap<Vec<u8>, Folder>,
+}
+
+impl Folder {
+    fn set(&mut self, blobs: &dyn Blobs, names: &[&[u8]], node: Option<Node>) -> Result<()> {
+        let Some((name, rest)) = names.split_first() else { return Ok(()) };
+        if !rest.is_empty() {
+            if !self.open.contains_key(*name) {
+                let entries = match self.entries.get(*name) {
+                    Some(node) if node.kind == Kind::Folder => load(blobs, node.digest)?,
+                    _ => Entries::new(),
+                };
+                self.open.insert(name.to_vec(), Self { entries, open: BTreeMap::new() });
+            }
+            return match self.open.get_mut(*name) {
+                Some(folder) => folder.set(blobs, rest, node),
+                None => Ok(()),
+            };
+        }
+        match node {
+            // A folder that is being emptied or filled decides by itself whether it is still there.
+            Some(node) if node.kind == Kind::Folder => {
+                self.entries.insert(name.to_vec(), node);
+            }
+            Some(node) => {
+                self.open.remove(*name);
+                self.entries.insert(name.to_vec(), node);
+            }
+            None => {
+                self.entries.remove(*name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing if nothing is left in it.
+    fn close(mut self, batch: &dyn Batch) -> Result<Option<Digest>> {
+        for (name, folder) in std::mem::take(&mut self.open) {
+            // Put there by a change of its own: stays even if it is empty.
+            let stays = self.entries.get(&name).is_some_and(|node| *node == Node::folder(empty()));
+            match folder.close(batch)? {
+                Some(digest) => {
+                    self.entries.insert(name, Node::folder(digest));
+                }
+                None if stays => {}
+                None => {
+                    self.entries.remove(&name);
+                }
+            }
+        }
+        if self.entries.is_empty() {
+            return Ok(None);
+        }
+        store(batch, &self.entries).map(Some)
+    }
+}

@@ -1,0 +1,391 @@
+//! A folder that is worked on: frozen, changed as a whole, brought back. The door through which everything goes; it
+//! holds the lock where the workspace is changed, and finishes what a crash has left before anything else.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use actum_contract::blob::{Batch, Blobs};
+use actum_contract::digest::Digest;
+
+use crate::beneath::Root;
+use crate::change::Change;
+use crate::crash;
+use crate::error::{Conflict, Error, Result, at};
+use crate::freeze::{Frozen, Request, RulesFrom, freeze};
+use crate::journal::{Cause, Publication};
+use crate::path::TreePath;
+use crate::rule::Rules;
+use crate::snapshot::Snapshot;
+use crate::stage::{Sealed, Stage, one_of};
+use crate::transaction::{self, Outcome, Transaction, folder_of};
+use crate::tree::{self, Kind, Node};
+
+/// A folder, where we keep what we know about it, and where contents are.
+#[derive(Debug)]
+pub struct Workspace {
+    root: Root,
+    home: PathBuf,
+    blobs: Arc<dyn Blobs>,
+}
+
+/// What the last process to change the workspace had left undone.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// Carried to their end, or found at it; to be recorded, then settled.
+    pub applied: Vec<Publication>,
+    /// Taken back, with what stood in their way.
+    pub taken_back: Vec<Conflict>,
+}
+
+/// Held while the workspace is changed; dies with its owner.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "open as long as it is held")] File);
+
+/// A change that is to be made, and to what.
+struct Wanted {
+    id: String,
+    cause: Cause,
+    of: String,
+    at_ms: u64,
+    /// The state the changes were made from.
+    base: Digest,
+    changes: Vec<Change>,
+    /// Leave paths that others changed as they are instead of refusing everything.
+    keep: bool,
+}
+
+impl Workspace {
+    /// `home` is the folder in which this program keeps its own things, usually `.actum` in the workspace itself.
+    pub fn open(root: &Path, home: &Path, blobs: Arc<dyn Blobs>) -> Result<Self> {
+        let root = fs::canonicalize(root).map_err(at("find", root))?;
+        let own = home.join("workspace");
+        for folder in ["index", "snapshots"] {
+            let folder = own.join(folder);
+            fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+        }
+        let home = fs::canonicalize(home).map_err(at("find", home))?;
+        Ok(Self { root: Root::open(&root)?, home, blobs })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub fn blobs(&self) -> &dyn Blobs {
+        &*self.blobs
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    fn index_path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+
+        let name = Digest::blake3(self.path().as_os_str().as_bytes()).to_hex();
+        self.home.join("workspace/index").join(&name[..32])
+    }
+
+    /// Freezes the workspace and keeps the snapshot.
+    pub fn freeze(&self, rules: &Rules, paranoid: bool, at_ms: u64) -> Result<Frozen> {
+        let batch = self.blobs.batch()?;
+        let frozen = self.freeze_into(&*batch, rules, paranoid)?;
+        self.keep(&frozen, at_ms)?;
+        Ok(frozen)
+    }
+
+    /// Keeps a snapshot whose contents are stored, while the batch that stored them is still held.
+    pub(crate) fn keep(&self, frozen: &Frozen, at_ms: u64) -> Result<()> {
+        let Frozen { id, files, bytes, .. } = *frozen;
+        let snapshot = Snapshot { id, at_ms, folder: self.path().to_owned(), files, bytes, pinned: false };
+        snapshot.keep(&self.home)?;
+        crash::point("freeze.recorded");
+        Ok(())
+    }
+
+    pub(crate) fn freeze_into(&self, batch: &dyn Batch, rules: &Rules, paranoid: bool) -> Result<Frozen> {
+        let index = self.index_path();
+        let request = Request {
+            folder: self.path(),
+            rules,
+            rules_from: RulesFrom::Folder,
+            index: &index,
+            paranoid,
+            own_links_only: false,
+        };
+        let frozen = freeze(&request, &*self.blobs, batch)?;
+        batch.commit()?;
+        Ok(frozen)
+    }
+
+    /// Waits until nobody else is changing the workspace.
+    pub fn lock(&self) -> Result<Lock> {
+        let own = self.path().join(".actum");
+        if !own.is_dir() {
+            let made = fs::create_dir(&own).and_then(|()| fs::write(own.join(".gitignore"), "*\n"));
+            made.map_err(at("make", &own))?;
+        }
+        let folder = own.join("workspace");
+        fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+        let path = folder.join("lock");
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("open", &path))?;
+        file.lock().map_err(at("lock", &path))?;
+        Ok(Lock(file))
+    }
+
+    /// Whether anything was left behind by a process that died; asks without locking.
+    pub fn is_interrupted(&self) -> Result<bool> {
+        Ok(self.transactions()?.iter().any(|folder| !is_over(folder)))
+    }
+
+    fn transactions(&self) -> Result<Vec<PathBuf>> {
+        let folder = folder_of(self.path());
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(at("list", &folder)(e)),
+        };
+        let mut found = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
+        if let Ok(found) = &mut found {
+            found.sort();
+        }
+        found.map_err(at("list", &folder))
+    }
+
+    /// Carries everything a dead process has left to an end. What is `applied` must be recorded, then settled.
+    pub fn recover(&self, _held: &Lock) -> Result<Recovered> {
+        let mut recovered = Recovered::default();
+        for folder in self.transactions()?.into_iter().filter(|folder| !is_over(folder)) {
+            match transaction::resume(&self.root, &folder)? {
+                Outcome::Applied(publication) => recovered.applied.push(publication),
+                Outcome::TakenBack(conflict) => recovered.taken_back.extend(conflict),
+                Outcome::Done => {}
+            }
+        }
+        Ok(recovered)
+    }
+
+    /// The publication has been recorded; from now on it is history. Returns files that somebody wrote to although
+    /// they had just been replaced.
+    pub fn settle(&self, publication: &Publication) -> Result<Vec<PathBuf>> {
+        if publication.changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        transaction::settle(&self.root, &publication.id)?;
+        crash::point("publish.settled");
+        transaction::late_writes(&self.root, publication, false)
+    }
+
+    /// Every publication that was made, oldest first.
+    pub fn publications(&self) -> Result<Vec<Publication>> {
+        let mut all = Vec::new();
+        for folder in self.transactions()? {
+            for name in ["done", "applied"] {
+                let path = folder.join(name);
+                if let Some(bytes) = crate::record::load(&path)? {
+                    all.push(Publication::parse(&bytes, &path.display().to_string())?);
+                }
+            }
+        }
+        all.sort_by(|a, b| (a.at_ms, &a.id).cmp(&(b.at_ms, &b.id)));
+        Ok(all)
+    }
+
+    /// The publication whose id begins so.
+    pub fn publication(&self, prefix: &str) -> Result<Publication> {
+        let found: Vec<_> = self.publications()?.into_iter().filter(|p| p.id.starts_with(prefix)).collect();
+        let ids = found.iter().map(|p| p.id.clone()).collect();
+        one_of("publication", prefix, found, ids)
+    }
+
+    pub(crate) fn forget_publication(&self, id: &str) -> Result<()> {
+        transaction::remove_all(&folder_of(self.path()).join(id))
+    }
+
+    /// Applies what a stage has come to, all of it or nothing. The id of the publication is that of the stage.
+    pub fn publish(&self, held: &Lock, stage: &Stage, at_ms: u64) -> Result<(Publication, Sealed)> {
+        let batch = self.blobs.batch()?;
+        let sealed = stage.seal_into(self, &*batch)?;
+        let wanted = Wanted {
+            id: stage.id.clone(),
+            cause: Cause::Publish,
+            of: stage.id.clone(),
+            at_ms,
+            base: sealed.base,
+            changes: sealed.changes.clone(),
+            keep: false,
+        };
+        let publication = self.change(held, wanted, stage.rules(), batch)?;
+        Ok((publication, sealed))
+    }
+
+    /// Takes a publication back, wherever what it left still stands; the rest is kept as it is and named.
+    pub fn undo(&self, held: &Lock, earlier: &Publication, rules: &Rules, id: &str, at_ms: u64) -> Result<Publication> {
+        let wanted = Wanted {
+            id: id.to_owned(),
+            cause: Cause::Undo,
+            of: earlier.id.clone(),
+            at_ms,
+            base: earlier.after,
+            changes: earlier.changes.iter().map(Change::reversed).collect(),
+            keep: true,
+        };
+        let batch = self.blobs.batch()?;
+        self.change(held, wanted, rules, batch)
+    }
+
+    /// Brings the workspace to a snapshot. What it holds now must be a snapshot already, unless `discard` is said; even
+    /// then it becomes one first.
+    pub fn thaw(
+        &self,
+        held: &Lock,
+        target: Digest,
+        rules: &Rules,
+        id: &str,
+        at_ms: u64,
+        discard: bool,
+    ) -> Result<Publication> {
+        let batch = self.blobs.batch()?;
+        let now = self.freeze_into(&*batch, rules, false)?;
+        if now.id != target && !discard && !Snapshot::is_kept(&self.home, now.id) {
+            return Err(Error::Unsaved(tree::diff(&*self.blobs, now.id, target)?.len()));
+        }
+        self.keep(&now, at_ms)?;
+        let changes = tree::diff(&*self.blobs, now.id, target)?;
+        let of = target.to_hex();
+        let wanted = Wanted { id: id.to_owned(), cause: Cause::Thaw, of, at_ms, base: now.id, changes, keep: false };
+        self.change(held, wanted, rules, batch)
+    }
+
+    /// The one way in which a workspace is changed.
+    fn change(&self, _held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
+        let now = self.freeze_into(&*batch, rules, false)?;
+        let fit = fit(&*self.blobs, &wanted, now.id)?;
+        if !fit.conflicts.is_empty() && !wanted.keep {
+            return Err(Error::Conflict(Conflict { paths: fit.conflicts, kept: Vec::new() }));
+        }
+        let after = tree::apply(&*self.blobs, &*batch, now.id, &fit.changes)?;
+        batch.commit()?;
+        let (folders_made, folders_removed) = folders(&*self.blobs, &fit.changes, now.id, after)?;
+        let publication = Publication {
+            id: wanted.id,
+            cause: wanted.cause,
+            of: wanted.of,
+            at_ms: wanted.at_ms,
+            before: now.id,
+            after,
+            changes: fit.changes,
+            drift: fit.drift,
+            kept: fit.conflicts,
+            folders_made,
+            folders_removed,
+        };
+        if publication.changes.is_empty() {
+            return Ok(publication);
+        }
+        let transaction = Transaction::commit(&self.root, &*self.blobs, publication)?;
+        // The journal refers to the contents from here on.
+        drop(batch);
+        transaction.apply()
+    }
+}
+
+fn is_over(folder: &Path) -> bool {
+    ["done", "kept"].iter().any(|name| folder.join(name).exists())
+}
+
+/// How changes made from one state fit another.
+#[derive(Debug, Default)]
+struct Fit {
+    changes: Vec<Change>,
+    conflicts: Vec<TreePath>,
+    drift: Vec<TreePath>,
+}
+
+/// The three-way check: what we want to change, against what others have changed since.
+fn fit(blobs: &dyn Blobs, wanted: &Wanted, now: Digest) -> Result<Fit> {
+    let moved = tree::diff(blobs, wanted.base, now)?;
+    let moved: BTreeMap<&TreePath, &Change> = moved.iter().map(|change| (&change.path, change)).collect();
+    let ours: BTreeMap<&TreePath, &Change> = wanted.changes.iter().map(|change| (&change.path, change)).collect();
+    let mut fit = Fit::default();
+    for change in &wanted.changes {
+        let is_folder = |node: Option<Node>| node.is_none_or(|node| node.kind == Kind::Folder);
+        let only_folders = is_folder(change.before) && is_folder(change.after);
+        let there = moved.get(&change.path);
+        if there.is_some_and(|other| other.after == change.after) {
+            continue;
+        }
+        let in_the_way = there.is_some() || is_blocked(change, &moved, &ours);
+        match in_the_way {
+            false => fit.changes.push(change.clone()),
+            // An empty folder is nobody's work: whoever put something into it, or removed it, is right.
+            true if only_folders => {}
+            true => fit.conflicts.push(change.path.clone()),
+        }
+    }
+    fit.drift = moved
+        .values()
+        .filter(|change| !change.implied && !ours.contains_key(&change.path))
+        .map(|change| change.path.clone())
+        .collect();
+    Ok(fit)
+}
+
+/// Whether others have put something above or below a path where we want to put a file.
+fn is_blocked(change: &Change, moved: &BTreeMap<&TreePath, &Change>, ours: &BTreeMap<&TreePath, &Change>) -> bool {
+    if change.after.is_none() || moved.is_empty() {
+        return false;
+    }
+    let is_leaf = |node: Option<Node>| node.is_some_and(|node| node.kind != Kind::Folder);
+    let above = change.path.folders().any(|folder| {
+        let taken = moved.get(&folder).is_some_and(|other| is_leaf(other.after));
+        taken && ours.get(&folder).is_none_or(|own| own.after.is_some())
+    });
+    let mut first = change.path.as_bytes().to_vec();
+    first.push(b'/');
+    let below = moved
+        .iter()
+        .skip_while(|(path, _)| path.as_bytes() < first.as_slice())
+        .take_while(|(path, _)| path.as_bytes().starts_with(&first))
+        .any(|(_, other)| other.after.is_some());
+    above || (is_leaf(change.after) && below)
+}
+
+/// Folders that a set of changes makes, outermost first, and removes, innermost first.
+fn folders(
+    blobs: &dyn Blobs,
+    changes: &[Change],
+    before: Digest,
+    after: Digest,
+) -> Result<(Vec<TreePath>, Vec<TreePath>)> {
+    let mut known: HashMap<TreePath, (bool, bool)> = HashMap::new();
+    let is_folder = |root, path: &TreePath| {
+        Ok::<_, Error>(tree::lookup(blobs, root, path)?.is_some_and(|node| node.kind == Kind::Folder))
+    };
+    for change in changes {
+        let own = [change.before, change.after].iter().flatten().any(|node| node.kind == Kind::Folder);
+        for path in own.then(|| change.path.clone()).into_iter().chain(change.path.folders()) {
+            if let Entry::Vacant(vacant) = known.entry(path) {
+                let states = (is_folder(before, vacant.key())?, is_folder(after, vacant.key())?);
+                vacant.insert(states);
+            }
+        }
+    }
+    let pick = |wanted| {
+        let mut paths: Vec<_> =
+            known.iter().filter(|(_, states)| **states == wanted).map(|(path, _)| path.clone()).collect();
+        paths.sort();
+        paths
+    };
+    let (made, mut removed) = (pick((false, true)), pick((true, false)));
+    removed.reverse();
+    Ok((made, removed))
+}
