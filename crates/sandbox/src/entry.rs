@@ -1,0 +1,73 @@
+//! The helper: this very binary, started anew with a single thread, mounts the view for itself and becomes the program.
+//! Nothing it mounts is visible to anybody else, and all of it ends with the program.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::overlay::{Layers, Way, mount};
+
+/// The first argument of the helper; no command of the user's can be called so.
+const MARK: &str = "--actum-enter-view";
+
+/// Exit code when the view could not be made, as with other sandboxes.
+pub(crate) const NO_VIEW: u8 = 125;
+
+/// Exit code when the program in the view could not be started, as with a shell.
+const NO_PROGRAM: u8 = 127;
+
+/// The helper for a view; the program and its arguments are to be added.
+pub(crate) fn command(layers: &Layers) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(MARK).args([&layers.lower, &layers.upper, &layers.work, &layers.at]);
+    Ok(command)
+}
+
+/// If this process was started as the helper, does its work; the exit code if that failed. Must be called first thing.
+pub fn entry(arguments: &[OsString]) -> Option<(u8, String)> {
+    let [_, mark, lower, upper, work, at, program @ ..] = arguments else { return None };
+    if mark != MARK {
+        return None;
+    }
+    let path = |text: &OsString| PathBuf::from(text);
+    let layers = Layers { lower: path(lower), upper: path(upper), work: path(work), at: path(at) };
+    Some(enter(&layers, program))
+}
+
+/// Comes back only if something failed.
+fn enter(layers: &Layers, program: &[OsString]) -> (u8, String) {
+    // Whoever started the helper answers for what it does; without him nobody would.
+    if let Err(e) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)) {
+        return (NO_VIEW, format!("cannot tie the program to its starter: {e}"));
+    }
+    let way = match mount(layers) {
+        Ok(way) => way,
+        Err(e) => return (NO_VIEW, e.to_string()),
+    };
+    if let Err(e) = std::env::set_current_dir(&layers.at) {
+        return (NO_VIEW, format!("cannot enter {}: {e}", layers.at.display()));
+    }
+    match program.split_first() {
+        Some((name, arguments)) => {
+            let error = Command::new(name).args(arguments).exec();
+            (NO_PROGRAM, format!("cannot start {}: {error}", name.to_string_lossy()))
+        }
+        // A probe: through the overlay into the upper folder and back.
+        None => match std::fs::write("probe", way.word()) {
+            Ok(()) if Path::new("probe").is_file() => (way.code(), String::new()),
+            _ => (NO_VIEW, "the overlay cannot be written to".to_owned()),
+        },
+    }
+}
+
+impl Way {
+    /// Exit code by which a probe says how it was done.
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Privileged => 0,
+            Self::UserNamespace => 10,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Overlays: whether this machine lets us mount one, by which way, and mounting it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount_change};
+
+use crate::{entry, sys};
+
+/// The folders of an overlay. All of them exist; `upper` and `work` are on one file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layers {
+    pub lower: PathBuf,
+    pub upper: PathBuf,
+    pub work: PathBuf,
+    /// Covered by the overlay. May be `lower` itself.
+    pub at: PathBuf,
+}
+
+/// How an overlay is mounted here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// With the rights of root.
+    Privileged,
+    /// In a user namespace of its own.
+    UserNamespace,
+}
+
+impl Way {
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Privileged => "as root",
+            Self::UserNamespace => "in a user namespace",
+        }
+    }
+}
+
+/// Why this machine has no overlays for us, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Unavailable {
+    pub why: String,
+    pub remedy: String,
+}
+
+/// Mounts one for a moment, in a process of its own, below the folder `scratch`.
+pub fn probe(scratch: &Path) -> Result<Way, Unavailable> {
+    let folder = scratch.join(format!("overlay-probe-{}", std::process::id()));
+    let probed = probe_in(&folder);
+    let inner = folder.join("work/work");
+    let _ = std::fs::set_permissions(&inner, std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    let _ = std::fs::remove_dir_all(&folder);
+    probed.map_err(|why| Unavailable { remedy: remedy().to_owned(), why })
+}
+
+fn probe_in(folder: &Path) -> Result<Way, String> {
+    let sub = |name: &str| {
+        let path = folder.join(name);
+        std::fs::create_dir_all(&path).map(|()| path).map_err(|e| format!("cannot make {}: {e}", folder.display()))
+    };
+    let layers = Layers { lower: sub("lower")?, upper: sub("upper")?, work: sub("work")?, at: sub("at")? };
+    let helper = entry::command(&layers).and_then(|mut command| command.stdin(Stdio::null()).output());
+    let ended = helper.map_err(|e| format!("cannot start the helper: {e}"))?;
+    let ways = [Way::Privileged, Way::UserNamespace];
+    let way = ways.into_iter().find(|way| ended.status.code() == Some(i32::from(way.code())));
+    match way {
+        Some(way) if layers.upper.join("probe").is_file() => Ok(way),
+        _ => Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
+    }
+}
+
+/// What an administrator can do, as far as the machine tells.
+fn remedy() -> &'static str {
+    let is = |path: &str, value: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
+    if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "AppArmor keeps ordinary users from making namespaces: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
+    } else if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        "the kernel keeps ordinary users from making namespaces: `sysctl kernel.unprivileged_userns_clone=1`"
+    } else if is("/proc/sys/user/max_user_namespaces", "0") {
+        "no user namespaces are allowed: `sysctl user.max_user_namespaces=10000`"
+    } else {
+        "a kernel of at least 5.11 with overlayfs, and user namespaces or the rights of root"
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountError {
+    #[error("cannot make namespaces of its own: {0}")]
+    Namespace(io::Error),
+    #[error("cannot open {0}: {1}")]
+    Layer(String, io::Error),
+    #[error("cannot mount the overlay: {0}")]
+    Mount(Errno),
+}
+
+/// Mounts the overlay for this process alone.
+pub(crate) fn mount(layers: &Layers) -> Result<Way, MountError> {
+    let way = leave()?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(MountError::Mount)?;
+    // Through open folders: no path has to be quoted for the kernel, and none can be swapped.
+    let open = |path: &Path| {
+        let opened = File::open(path).map_err(|e| MountError::Layer(path.display().to_string(), e))?;
+        Ok((format!("/proc/self/fd/{}", opened.as_raw_fd()), opened))
+    };
+    let (lower, _lower) = open(&layers.lower)?;
+    let (upper, _upper) = open(&layers.upper)?;
+    let (work, _work) = open(&layers.work)?;
+    // `userxattr` keeps the overlay's marks readable without privileges, and rules out features (redirect_dir,
+    // metacopy) whose marks would mean something else.
+    let options = format!("userxattr,lowerdir={lower},upperdir={upper},workdir={work},index=off,xino=off");
+    let options = std::ffi::CString::new(options).map_err(|_| MountError::Mount(Errno::INVAL))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("actum", &layers.at, "overlay", flags, Some(options.as_c_str())).map_err(MountError::Mount)?;
+    Ok(way)
+}
+
+/// Mounts of our own: with root's rights if we have them, else in a user namespace where we are who we are.
+fn leave() -> Result<Way, MountError> {
+    match sys::unshare_mounts(false) {
+        Ok(()) => return Ok(Way::Privileged),
+        Err(Errno::PERM) => {}
+        Err(e) => return Err(MountError::Namespace(e.into())),
+    }
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare_mounts(true).map_err(|e| MountError::Namespace(e.into()))?;
+    let write = |name: &str, text: String| std::fs::write(format!("/proc/self/{name}"), text);
+    write("setgroups", "deny".to_owned())
+        .and_then(|()| write("uid_map", format!("{user} {user} 1")))
+        .and_then(|()| write("gid_map", format!("{group} {group} 1")))
+        .map_err(MountError::Namespace)?;
+    Ok(Way::UserNamespace)
+}
