@@ -57,6 +57,12 @@ pub const STORE_DAMAGED: &str = "STORE_DAMAGED";
 pub const LEDGER_DAMAGED: &str = "LEDGER_DAMAGED";
 pub const KEY: &str = "KEY_UNUSABLE";
 pub const CHECK_FAILED: &str = "CHECK_FAILED";
+pub const PUBLISH_CONFLICT: &str = "PUBLISH_CONFLICT";
+pub const UNSAVED: &str = "UNSAVED_CHANGES";
+pub const WORKSPACE_REFUSED: &str = "WORKSPACE_REFUSED";
+pub const DISK_FULL: &str = "DISK_FULL";
+pub const CONTENT_DAMAGED: &str = "CONTENT_DAMAGED";
+pub const STAGING: &str = "STAGING_UNAVAILABLE";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -117,6 +123,24 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0304", KEY, (2, 400), "The signing key cannot be used",
         "The key file is unreadable, open to other users, or not an Ed25519 private key in PKCS#8 PEM.",
         "Restore the file, or move it away: a new key is made on the next use, and earlier signatures keep naming the old one."),
+    row("A0401", PUBLISH_CONFLICT, (6, 409), "Somebody else changed the same paths",
+        "Between the moment the workspace was frozen and now, a person or another run changed a path that is to be changed. Nothing was written; the result is kept. `details.paths` lists the paths.",
+        "`actum diff ID` shows the kept result. Take your own change away and `actum apply ID` again, or drop the stage and start anew on the present state."),
+    row("A0402", UNSAVED, (6, 409), "The workspace holds changes that no snapshot has",
+        "Restoring a snapshot would overwrite work that could not be brought back.",
+        "`actum snapshot freeze` keeps it first; `--discard` goes on without asking (and still keeps a snapshot of what was there)."),
+    row("A0403", WORKSPACE_REFUSED, (2, 422), "The folder cannot be used as it is",
+        "It holds a socket, a pipe or a device, a file that keeps changing while it is read, or a stage holds a hard link to a file outside; or it is a whole home folder or disk.",
+        "Ignore what has no content (`.gitignore` or `--exclude`), stop what is writing, or name a smaller folder."),
+    row("A0404", DISK_FULL, (1, 507), "There is no room left on the disk",
+        "The disk, or your share of it, is full. The workspace is as it was.",
+        "Make room: `actum snapshot gc --max-bytes SIZE` gives up old snapshots, `actum stage list` shows stages that can be dropped."),
+    row("A0405", CONTENT_DAMAGED, (1, 500), "A stored content is missing or damaged",
+        "A pack below `.actum/blobs` was changed or cut off, or contents were removed from there by hand.",
+        "`actum snapshot check` lists what is bad. Freeze again while the files are still in the workspace, or restore `.actum/blobs` from a backup."),
+    row("A0406", STAGING, (1, 501), "This machine cannot stage that way",
+        "The kernel or the file system does not offer what was asked for with `--mode`, or the helper could not be started.",
+        "`actum doctor` says what this machine offers and how to get the rest; without `--mode` the best way is chosen."),
 ];
 
 #[cfg(test)]
@@ -148,6 +172,12 @@ mod tests {
             MISMATCH,
             UNSUPPORTED,
             NOT_FOUND,
+            PUBLISH_CONFLICT,
+            UNSAVED,
+            WORKSPACE_REFUSED,
+            DISK_FULL,
+            CONTENT_DAMAGED,
+            STAGING,
             STORE_UNAVAILABLE,
             STORE_UNUSABLE,
             STORE_DAMAGED,

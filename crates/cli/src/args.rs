@@ -9,7 +9,9 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
-use crate::command::{canon, completions, contract, key, ledger, schema, store};
+use crate::command::{
+    apply, canon, completions, contract, diff, doctor, key, ledger, schema, snapshot, stage, store, undo,
+};
 use crate::ui;
 
 /// Run AI agents under a contract: resolved, hashed, recorded, provable.
@@ -52,6 +54,20 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Show what a stage has come to, as a patch
+    Diff(diff::Diff),
+    /// Publish what a stage has come to: all of it or nothing
+    Apply(apply::Apply),
+    /// Take a publication back, wherever what it left still stands
+    Undo(undo::Undo),
+    /// Private copies of the workspace: make, act in, list, drop
+    #[command(subcommand)]
+    Stage(stage::Verb),
+    /// The workspace store alone: freeze, thaw, compare, list, clean up
+    #[command(subcommand)]
+    Snapshot(snapshot::Verb),
+    /// Say what this machine can do, and how to get the rest
+    Doctor(doctor::Doctor),
     /// The contract alone: resolve, hash, compare, explain, check
     #[command(subcommand)]
     Contract(contract::Verb),

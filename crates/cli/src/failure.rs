@@ -114,6 +114,61 @@ impl From<JournalError> for Failure {
     }
 }
 
+impl From<actum_contract::blob::BlobError> for Failure {
+    fn from(e: actum_contract::blob::BlobError) -> Self {
+        actum_workspace::Error::from(e).into()
+    }
+}
+
+impl From<actum_workspace::Error> for Failure {
+    fn from(e: actum_workspace::Error) -> Self {
+        use actum_contract::blob::BlobError;
+        use actum_workspace::Error;
+
+        let message = e.to_string();
+        if e.is_full() {
+            return Self::new(error::DISK_FULL, message);
+        }
+        match e {
+            Error::Conflict(conflict) => {
+                let paths: Vec<_> = conflict.paths.iter().map(ToString::to_string).collect();
+                Self::new(error::PUBLISH_CONFLICT, message).details(json!({"paths": paths, "kept": conflict.kept}))
+            }
+            Error::Unsaved(paths) => Self::new(error::UNSAVED, message)
+                .details(json!({ "paths": paths }))
+                .hint("`actum snapshot freeze` keeps them; `--discard` goes on without"),
+            Error::Special(_) => Self::new(error::WORKSPACE_REFUSED, message)
+                .hint("sockets, pipes and devices have no content; ignore them, or `--exclude` them"),
+            Error::Changing(_) | Error::Moved => {
+                Self::new(error::WORKSPACE_REFUSED, message).hint("stop what is writing to it, or try again")
+            }
+            Error::LinkedOutside(_) | Error::ForeignOverlay(..) | Error::Refused(_) => {
+                Self::new(error::WORKSPACE_REFUSED, message)
+            }
+            Error::Pattern { .. } => Self::new(error::USAGE, message).hint("patterns are those of a .gitignore file"),
+            Error::Ambiguous { .. } => Self::new(error::USAGE, message).hint("name more of it"),
+            Error::Unknown { what, .. } => {
+                let list = match what {
+                    "stage" => "`actum stage list` shows the stages there are",
+                    "publication" => "`actum stage list` and `actum ledger list` show what there is",
+                    _ => "`actum snapshot list` shows the snapshots there are",
+                };
+                Self::new(error::NOT_FOUND, message).hint(list)
+            }
+            Error::Mode { .. } => {
+                Self::new(error::STAGING, message).hint("`actum doctor` says what this machine offers")
+            }
+            Error::Newer(_) | Error::Blob(BlobError::Newer(_)) => {
+                Self::new(error::STORE_UNUSABLE, message).hint("use a newer actum")
+            }
+            Error::Blob(BlobError::Missing(_) | BlobError::Damaged(..)) | Error::Tree { .. } | Error::Record(_) => {
+                Self::new(error::CONTENT_DAMAGED, message)
+            }
+            Error::Io { .. } | Error::Blob(BlobError::Io { .. }) => Self::new(error::FILE, message),
+        }
+    }
+}
+
 impl From<actum_contract::BadConfig> for Failure {
     fn from(bad: actum_contract::BadConfig) -> Self {
         let count = bad.fields.len();

@@ -8,11 +8,19 @@ mod key;
 mod project;
 mod reference;
 mod ui;
+mod workspace;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    // First of all, while there is one thread: this may be the helper that becomes another program.
+    if let Some((code, why)) = actum_sandbox::entry(&arguments) {
+        if !why.is_empty() {
+            ui::note(&why);
+        }
+        return ExitCode::from(code);
+    }
     let parsed = match args::parse(&arguments) {
         Ok(parsed) => parsed,
         Err(code) => return code,
@@ -35,7 +43,7 @@ fn stop_at_crash_point() {
     let (name, nth) = wanted.split_once('#').unwrap_or((&wanted, "1"));
     let (name, nth): (String, usize) = (name.to_owned(), nth.parse().unwrap_or(1));
     let passed = AtomicUsize::new(0);
-    actum_store::arm(Box::new(move |place| {
+    actum_contract::crash::arm(Box::new(move |place| {
         if place == name && passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
             ui::note(&format!("crash point {place}"));
             loop {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_api::error;
+use actum_store::blob::Folder as Blobs;
 use actum_store::{Location, Older, Store};
 
 use crate::args::Global;
@@ -24,6 +25,15 @@ impl Project {
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || dir.join(".actum").is_dir();
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
         Ok(Self { root, store: global.store.clone() })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Contents by their digest.
+    pub(crate) fn blobs(&self) -> Result<Arc<Blobs>, Failure> {
+        Ok(Arc::new(Blobs::open(&self.folder()?.join("blobs"))?))
     }
 
     /// The project's own folder, made on first use and kept out of version control.

@@ -1,13 +1,19 @@
 //! One file per verb. Each is thin: read what was given, ask the library, print the answer.
 
 pub(crate) mod append;
+pub(crate) mod apply;
 pub(crate) mod canon;
 pub(crate) mod completions;
 pub(crate) mod contract;
+pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod schema;
+pub(crate) mod snapshot;
+pub(crate) mod stage;
 pub(crate) mod store;
+pub(crate) mod undo;
 pub(crate) mod verify;
 
 use actum_api::error;
@@ -27,6 +33,12 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
             .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))?;
     }
     match command {
+        Command::Diff(diff) => block_on(diff.run(&global, out)),
+        Command::Apply(apply) => block_on(apply.run(&global, out)),
+        Command::Undo(undo) => block_on(undo.run(&global, out)),
+        Command::Stage(verb) => block_on(verb.run(&global, out)),
+        Command::Snapshot(verb) => block_on(verb.run(&global, out)),
+        Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),
         Command::Contract(verb) => verb.run(out),
         Command::Schema(schema) => schema.run(out),

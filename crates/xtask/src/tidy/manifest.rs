@@ -6,7 +6,12 @@ use toml::{Table, Value};
 
 pub(super) struct Manifests {
     pub(super) crates: Vec<Manifest>,
+    /// The lints of the workspace.
+    lints: Option<Value>,
 }
+
+/// The one crate that may lift one lint: `forbid` in the root cannot be lifted for a module, `deny` can.
+const OWN_LINTS: (&str, &str, &str) = ("sandbox", "unsafe_code", "deny");
 
 pub(super) struct Manifest {
     /// The name of the folder under `crates/`, which is the name of the crate in every document.
@@ -38,7 +43,8 @@ impl Manifests {
             let dependencies = dependencies(&table, shared, text);
             crates.push(Manifest { folder: folder.to_owned(), dependencies, text: text.to_owned(), table });
         }
-        Manifests { crates }
+        let lints = root.get("workspace").and_then(|workspace| workspace.get("lints")).cloned();
+        Manifests { crates, lints }
     }
 }
 
@@ -56,6 +62,18 @@ pub(super) fn check(manifests: &Manifests, violations: &mut Vec<Violation>) {
         if name != Some(expected.as_str()) {
             let line = line_where(&manifest.text, |line| line.starts_with("name"));
             violations.push(manifest.violation(line, format!("the package in this folder is called `{expected}`")));
+        }
+        let (owner, lint, level) = OWN_LINTS;
+        if manifest.folder == owner {
+            let mut expected = manifests.lints.clone();
+            let rust = expected.as_mut().and_then(|lints| lints.get_mut("rust")).and_then(Value::as_table_mut);
+            rust.map(|rust| rust.insert(lint.to_owned(), level.into()));
+            if manifest.table.get("lints") != expected.as_ref() {
+                let line = line_where(&manifest.text, |line| line.starts_with("[lints"));
+                let rule = format!("repeat the lints of the workspace, with `{lint} = \"{level}\"`");
+                violations.push(manifest.violation(line, rule));
+            }
+            continue;
         }
         let lints = manifest.table.get("lints").and_then(|lints| lints.get("workspace")).and_then(Value::as_bool);
         if lints != Some(true) {
@@ -124,6 +142,21 @@ fn line_of(text: &str, kind: &str, key: &str) -> usize {
 mod tests {
     use super::super::testing::{lines, manifests};
     use super::*;
+
+    #[test]
+    fn the_sandbox_repeats_all_lints_but_one() {
+        let root = "[workspace.lints.rust]\nunsafe_code = \"forbid\"\nx = \"warn\"\n";
+        let name = "[package]\nname = \"actum-sandbox\"\n\n[lints.rust]\n";
+        let check_with = |lints: &str| {
+            let text = format!("{name}{lints}");
+            let found = manifests(&[("Cargo.toml", root), ("crates/sandbox/Cargo.toml", &text)]);
+            lines(|v| check(&found, v))
+        };
+        assert!(check_with("unsafe_code = \"deny\"\nx = \"warn\"\n").is_empty());
+        let rule = "crates/sandbox/Cargo.toml:4: repeat the lints of the workspace, with `unsafe_code = \"deny\"`";
+        assert_eq!(check_with("unsafe_code = \"deny\"\n"), [rule]);
+        assert_eq!(check_with("unsafe_code = \"allow\"\nx = \"warn\"\n"), [rule]);
+    }
 
     #[test]
     fn a_wrong_name_and_own_lints_are_found() {

@@ -1,0 +1,104 @@
+//! `actum doctor`: what this machine can do, found out by doing it.
+
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_sandbox::{Unavailable, Way};
+use actum_workspace::{Mode, is_reflink_possible};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::Ended;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::ui::{Out, table};
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {}
+
+/// One thing that was tried.
+struct Finding {
+    name: &'static str,
+    ok: bool,
+    detail: String,
+    remedy: Option<String>,
+}
+
+/// A folder to try things in: on the file system of the workspace where there is one.
+fn scratch(project: &Project) -> PathBuf {
+    let own = project.root().join(".actum");
+    if own.is_dir() { own } else { std::env::temp_dir() }
+}
+
+impl Doctor {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let scratch = scratch(&project);
+        let findings = [overlay(&scratch), reflink(&scratch), copy()];
+        let best = findings.iter().find(|finding| finding.ok).map_or("none", |finding| finding.name);
+        let shown = |f: &Finding| json!({"name": f.name, "ok": f.ok, "detail": f.detail, "remedy": f.remedy});
+        let modes: Vec<Value> = findings.iter().map(shown).collect();
+        out.result(&json!({"staging": {"chosen": best, "modes": modes}}), || {
+            let row = |f: &Finding| {
+                let state = match (f.ok, f.name == best) {
+                    (true, true) => "chosen",
+                    (true, false) => "ok",
+                    (false, _) => "no",
+                };
+                vec![f.name.to_owned(), state.to_owned(), f.detail.clone()]
+            };
+            table(&["STAGING", "", "FOUND"], &findings.iter().map(row).collect::<Vec<_>>())
+        });
+        for finding in findings.iter().filter(|finding| !finding.ok) {
+            if let Some(remedy) = &finding.remedy {
+                out.remark(&format!("to get {}: {remedy}", finding.name));
+            }
+        }
+        Ok(0)
+    }
+}
+
+fn overlay(scratch: &Path) -> Finding {
+    match actum_sandbox::probe(scratch) {
+        Ok(way) => Finding { name: "overlay", ok: true, detail: format!("mounted {}", way.word()), remedy: None },
+        Err(Unavailable { why, remedy }) => Finding { name: "overlay", ok: false, detail: why, remedy: Some(remedy) },
+    }
+}
+
+fn reflink(scratch: &Path) -> Finding {
+    match is_reflink_possible(scratch, scratch) {
+        Ok(()) => {
+            Finding { name: "reflink", ok: true, detail: "files can share their blocks".to_owned(), remedy: None }
+        }
+        Err(why) => Finding { name: "reflink", ok: false, detail: why, remedy: None },
+    }
+}
+
+fn copy() -> Finding {
+    Finding {
+        name: "copy",
+        ok: true,
+        detail: "always works; costs time and room for every file".to_owned(),
+        remedy: None,
+    }
+}
+
+/// The best way to stage here.
+pub(crate) fn best(project: &Project) -> Result<Mode, Failure> {
+    let folder = project.folder()?;
+    Ok(match actum_sandbox::probe(&folder) {
+        Ok(Way::Privileged | Way::UserNamespace) => Mode::Overlay,
+        Err(_) if is_reflink_possible(&folder, project.root()).is_ok() => Mode::Reflink,
+        Err(_) => Mode::Copy,
+    })
+}
+
+/// The way that was asked for, if there is one.
+pub(crate) fn require(project: &Project, mode: Mode) -> Result<Mode, Failure> {
+    if mode == Mode::Overlay {
+        actum_sandbox::probe(&project.folder()?)
+            .map_err(|e| Failure::new(error::STAGING, format!("no overlay here: {}", e.why)).hint(e.remedy))?;
+    }
+    Ok(mode)
+}

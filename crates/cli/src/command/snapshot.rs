@@ -1,0 +1,340 @@
+//! `actum snapshot`: the workspace store alone.
+
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::blob::BlobError;
+use actum_contract::digest::Digest;
+use actum_workspace::{Snapshot, diff, retain, thaw_new};
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::Ended;
+use super::diff::show;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::ui::{Out, count, table};
+use crate::workspace::{self, Opened, deltas_json, deltas_text, new_id, now_ms};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Keep a folder as it is now: the project, or DIR
+    Freeze(Freeze),
+    /// Restore a snapshot into an empty folder, or bring a workspace back to it
+    Thaw(Thaw),
+    /// Compare two snapshots or folders
+    Diff(Diff),
+    /// The snapshots that are kept, newest first
+    List,
+    /// Remove contents that nothing refers to, and old snapshots beyond a size
+    Gc(Gc),
+    /// Keep a snapshot whatever the size
+    Pin(Named),
+    /// Let a pinned snapshot go again
+    Unpin(Named),
+    /// Take a snapshot off the list
+    Forget(Named),
+    /// Read every stored content and every snapshot
+    Check,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Freeze {
+    /// The folder; the project if left out
+    dir: Option<PathBuf>,
+
+    /// Take paths although .gitignore leaves them out
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+
+    /// Leave paths out
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+
+    /// Read every file again, whatever the file system says
+    #[arg(long)]
+    paranoid: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Thaw {
+    /// The snapshot, or the beginning of its id
+    id: String,
+
+    /// A new or empty folder, or a workspace
+    dir: PathBuf,
+
+    /// Give up changes in DIR that no snapshot has
+    #[arg(long)]
+    discard: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// A snapshot, the beginning of its id, or a folder
+    a: String,
+    /// The same
+    b: String,
+    /// Only name the paths
+    #[arg(long)]
+    stat: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Gc {
+    /// Give up the oldest snapshots until the rest fits (1000, 10k, 5M, 2G)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_bytes: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Named {
+    /// The snapshot, or the beginning of its id
+    id: String,
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        other => return Err(format!("{other:?} is no unit; use k, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{digits:?} is no number"))?;
+    number.checked_mul(unit).ok_or_else(|| "is too large".to_owned())
+}
+
+impl Verb {
+    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        match self {
+            Self::Freeze(freeze) => freeze.run(&project, out).await,
+            Self::Thaw(thaw) => thaw.run(&project, out).await,
+            Self::Diff(diff) => diff.run(&project, out),
+            Self::List => list(&project, out),
+            Self::Gc(gc) => gc.run(&project, out).await,
+            Self::Pin(named) => named.change(&project, out, "pinned", |s, home| s.pin(home, true)),
+            Self::Unpin(named) => named.change(&project, out, "unpinned", |s, home| s.pin(home, false)),
+            Self::Forget(named) => named.change(&project, out, "forgot", |s, home| s.forget(home)),
+            Self::Check => check(&project, out),
+        }
+    }
+}
+
+impl Freeze {
+    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let folder = self.dir.as_deref().unwrap_or(project.root());
+        let rules = workspace::rules(folder, self.include, self.exclude)?;
+        let opened = workspace::open(project, folder, out).await?;
+        let frozen = opened.workspace.freeze(&rules, self.paranoid, now_ms())?;
+        let (id, files, bytes) = (frozen.id.to_hex(), frozen.files, frozen.bytes);
+        out.result(&json!({"id": id, "files": files, "bytes": bytes, "hashed_files": frozen.hashed_files}), || {
+            id.clone()
+        });
+        let read = count(frozen.hashed_files, "file", "files");
+        out.remark(&format!("{}, {}, {read} read", count(files, "file", "files"), size(bytes)));
+        Ok(0)
+    }
+}
+
+/// A number of bytes for people.
+fn size(bytes: u64) -> String {
+    let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => count(bytes, "byte", "bytes"),
+    }
+}
+
+impl Thaw {
+    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let home = project.folder()?;
+        let snapshot = Snapshot::find(&home, &self.id)?;
+        let is_new = match std::fs::read_dir(&self.dir) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
+            Err(e) => {
+                return Err(Failure::new(error::FILE, format!("cannot look into {}: {e}", self.dir.display())));
+            }
+        };
+        let id = snapshot.id.to_hex();
+        if is_new {
+            thaw_new(&*project.blobs()?, snapshot.id, &self.dir)?;
+            out.result(&json!({"id": id, "folder": self.dir.display().to_string(), "files": snapshot.files}), || {
+                format!("restored {} to {}", count(snapshot.files, "file", "files"), self.dir.display())
+            });
+            return Ok(0);
+        }
+        let rules = workspace::rules(&self.dir, Vec::new(), Vec::new())?;
+        let opened = workspace::open(project, &self.dir, out).await?;
+        let lock = opened.workspace.lock()?;
+        let publication = opened.workspace.thaw(&lock, snapshot.id, &rules, &new_id(), now_ms(), self.discard)?;
+        workspace::record(project, &opened.workspace, &publication, out).await?;
+        out.result(
+            &json!({
+                "id": id,
+                "folder": self.dir.display().to_string(),
+                "publication": publication.id,
+                "before": publication.before.to_hex(),
+                "deltas": deltas_json(&publication.changes),
+            }),
+            || deltas_text(&publication.changes),
+        );
+        if !publication.changes.is_empty() {
+            out.remark(&format!("what was there is snapshot {}", &publication.before.to_hex()[..16]));
+        }
+        Ok(0)
+    }
+}
+
+impl Diff {
+    fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let opened = workspace::open_plain(project, project.root())?;
+        let (a, b) = (id_of(project, &self.a)?, id_of(project, &self.b)?);
+        let changes = diff(opened.workspace.blobs(), a, b)?;
+        show(
+            &opened,
+            &changes,
+            self.stat,
+            out,
+            || json!({"before": a.to_hex(), "after": b.to_hex(), "deltas": deltas_json(&changes)}),
+        )?;
+        Ok(0)
+    }
+}
+
+/// A snapshot by its id, or a folder as it is now.
+fn id_of(project: &Project, text: &str) -> Result<Digest, Failure> {
+    match Snapshot::find(&project.folder()?, text) {
+        Err(actum_workspace::Error::Unknown { .. }) if Path::new(text).is_dir() => {
+            let folder = Path::new(text);
+            let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
+            let Opened { workspace, .. } = workspace::open_plain(project, folder)?;
+            Ok(workspace.freeze(&rules, false, now_ms())?.id)
+        }
+        found => Ok(found?.id),
+    }
+}
+
+fn list(project: &Project, out: &mut Out) -> Ended {
+    let snapshots = Snapshot::list(&project.folder()?)?;
+    let time = |s: &Snapshot| {
+        let at = Timestamp::from_millisecond(i64::try_from(s.at_ms).unwrap_or(0)).unwrap_or_default();
+        format!("{at:.0}")
+    };
+    let shown = |s: &Snapshot| {
+        json!({
+            "id": s.id.to_hex(), "frozen_at": time(s), "folder": s.folder.display().to_string(),
+            "files": s.files, "bytes": s.bytes, "pinned": s.pinned,
+        })
+    };
+    out.result(&json!({"snapshots": snapshots.iter().map(shown).collect::<Vec<_>>()}), || {
+        let row = |s: &Snapshot| {
+            let pinned = if s.pinned { "pinned" } else { "" };
+            let id = s.id.to_hex()[..16].to_owned();
+            vec![id, time(s), s.files.to_string(), size(s.bytes), pinned.to_owned(), s.folder.display().to_string()]
+        };
+        let headings = ["SNAPSHOT", "FROZEN", "FILES", "SIZE", "", "FOLDER"];
+        table(&headings, &snapshots.iter().map(row).collect::<Vec<_>>())
+    });
+    Ok(0)
+}
+
+impl Gc {
+    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let opened = workspace::open(project, project.root(), out).await?;
+        let mut kept = None;
+        let swept = opened.blobs.sweep(|blobs| {
+            let length = |digest| blobs.length(digest);
+            let found = retain(&opened.workspace, blobs, &[], &length, self.max_bytes)?;
+            let contents = found.contents.clone();
+            kept = Some(found);
+            Ok::<_, actum_workspace::Error>(contents)
+        })?;
+        let kept = kept.unwrap_or_default();
+        let forgotten: Vec<_> = kept.forgotten.iter().map(|id| id.to_hex()).collect();
+        let late: Vec<_> = kept.late_writes.iter().map(|path| path.display().to_string()).collect();
+        out.result(
+            &json!({
+                "removed_contents": swept.contents, "removed_bytes": swept.bytes, "bytes": swept.bytes_left,
+                "forgotten_snapshots": forgotten, "forgotten_publications": kept.forgotten_publications,
+                "late_writes": late,
+            }),
+            || {
+                let removed = count(swept.contents, "content", "contents");
+                format!("removed {removed}, {}; {} left", size(swept.bytes), size(swept.bytes_left))
+            },
+        );
+        if !forgotten.is_empty() || !kept.forgotten_publications.is_empty() {
+            let snapshots = count(forgotten.len() as u64, "snapshot", "snapshots");
+            let publications = count(kept.forgotten_publications.len() as u64, "publication", "publications");
+            out.remark(&format!("gave up {snapshots} and {publications} to fit"));
+        }
+        for path in late {
+            out.remark(&format!("kept {path}: somebody wrote to it after it had been replaced"));
+        }
+        if self.max_bytes.is_some_and(|max| swept.bytes_left > max) {
+            out.remark("what stages, pins and publications refer to does not fit; it was kept");
+        }
+        Ok(0)
+    }
+}
+
+impl Named {
+    fn change(
+        self,
+        project: &Project,
+        out: &mut Out,
+        done: &str,
+        change: impl FnOnce(Snapshot, &Path) -> actum_workspace::Result<()>,
+    ) -> Ended {
+        let home = project.folder()?;
+        let snapshot = Snapshot::find(&home, &self.id)?;
+        let id = snapshot.id.to_hex();
+        change(snapshot, &home)?;
+        out.result(&json!({"id": id, "done": done}), || format!("{done} {id}"));
+        Ok(0)
+    }
+}
+
+/// Every content is what its digest says, and every snapshot has all of its contents.
+fn check(project: &Project, out: &mut Out) -> Ended {
+    let blobs = project.blobs()?;
+    let (contents, bad) = blobs.check()?;
+    let snapshots = Snapshot::list(&project.folder()?)?;
+    let mut broken = Vec::new();
+    for snapshot in &snapshots {
+        match actum_workspace::is_whole(&*blobs, snapshot.id) {
+            Ok(()) => {}
+            Err(actum_workspace::Error::Blob(e @ (BlobError::Missing(_) | BlobError::Damaged(..)))) => {
+                broken.push((snapshot.id.to_hex(), e.to_string()));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let ok = bad.is_empty() && broken.is_empty();
+    let bad: Vec<_> = bad.iter().map(|digest| digest.to_hex()).collect();
+    let broken_json: Vec<_> = broken.iter().map(|(id, why)| json!({"id": id, "why": why})).collect();
+    let shown = json!({
+        "valid": ok, "contents": contents, "snapshots": snapshots.len(), "damaged": bad, "broken_snapshots": broken_json,
+    });
+    out.result(&shown, || {
+        let (contents, snapshots) =
+            (count(contents, "content", "contents"), count(snapshots.len() as u64, "snapshot", "snapshots"));
+        format!("read {contents} and {snapshots}")
+    });
+    match (ok, out.json) {
+        (true, _) => Ok(0),
+        (false, true) => Ok(error::named(error::CONTENT_DAMAGED).exit),
+        (false, false) => {
+            let first = broken.first().map(|(id, why)| format!("snapshot {} is broken: {why}", &id[..16]));
+            let message = first.unwrap_or_else(|| format!("{} stored contents are damaged", bad.len()));
+            Err(Failure::new(error::CONTENT_DAMAGED, message))
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `actum stage`: private copies of the workspace, by hand. What is done in one is shown by `actum diff`, published by
+//! `actum apply`, or thrown away.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+
+use actum_api::error;
+use actum_sandbox::Layers;
+use actum_workspace::{Mode, NewStage, Stage, View};
+use clap::{Args, Subcommand, ValueEnum};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{Ended, doctor};
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::ui::{Out, table};
+use crate::workspace::{self, new_id, now_ms};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Freeze the workspace and make a private copy of it
+    New(New),
+    /// Run a program in a stage
+    Exec(Exec),
+    /// The stages there are
+    List,
+    /// Throw a stage away, with everything done in it
+    Drop(Drop),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct New {
+    /// How the copy is made; the best this machine can do if left out
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+
+    /// Stand on an unchanging copy of the snapshot: what others change in the workspace meanwhile does not show through
+    #[arg(long)]
+    strict: bool,
+
+    /// Take paths although .gitignore leaves them out
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+
+    /// Leave paths out
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ModeName {
+    Overlay,
+    Reflink,
+    Copy,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Overlay => Self::Overlay,
+            ModeName::Reflink => Self::Reflink,
+            ModeName::Copy => Self::Copy,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// The stage, or the beginning of its id
+    id: String,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Drop {
+    /// The stage, or the beginning of its id
+    id: String,
+}
+
+impl Verb {
+    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        match self {
+            Self::New(new) => new.run(&project, out).await,
+            Self::Exec(exec) => exec.run(&project),
+            Self::List => list(&project, out),
+            Self::Drop(drop) => {
+                let stage = Stage::find(&project.folder()?, &drop.id)?;
+                let id = stage.id.clone();
+                stage.drop()?;
+                out.result(&json!({ "dropped": id }), || format!("dropped {id}"));
+                Ok(0)
+            }
+        }
+    }
+}
+
+impl New {
+    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let rules = workspace::rules(project.root(), self.include, self.exclude)?;
+        let opened = workspace::open(project, project.root(), out).await?;
+        let mode = match self.mode {
+            Some(name) => doctor::require(project, name.into())?,
+            None => doctor::best(project)?,
+        };
+        let at_ms = now_ms();
+        let frozen = opened.workspace.freeze(&rules, false, at_ms)?;
+        let wanted = NewStage { id: new_id(), mode, strict: self.strict, rules, at_ms };
+        let stage = Stage::new(&opened.workspace, frozen.id, wanted)?;
+        let folder = match stage.view() {
+            View::Folder(folder) => Some(folder.display().to_string()),
+            View::Overlay { .. } => None,
+        };
+        let shown = json!({
+            "id": stage.id, "base": stage.base.to_hex(), "mode": mode.word(), "strict": stage.strict, "folder": folder,
+        });
+        out.result(&shown, || stage.id.clone());
+        out.remark(&match folder {
+            Some(folder) => format!("{}: work in {folder}", mode.word()),
+            None => format!("{}: `actum stage exec {} -- PROGRAM` runs a program in it", mode.word(), stage.id),
+        });
+        Ok(0)
+    }
+}
+
+impl Exec {
+    fn run(self, project: &Project) -> Ended {
+        let stage = Stage::find(&project.folder()?, &self.id)?;
+        let view = match stage.view() {
+            View::Folder(folder) => actum_sandbox::View::Folder(folder),
+            View::Overlay { lower, upper, work, at } => actum_sandbox::View::Overlay(Layers { lower, upper, work, at }),
+        };
+        let ended =
+            actum_sandbox::run(&view, &self.program).map_err(|e| Failure::new(error::STAGING, e.to_string()))?;
+        let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Ok(u8::try_from(code).unwrap_or(1))
+    }
+}
+
+fn list(project: &Project, out: &mut Out) -> Ended {
+    let stages = Stage::list(&project.folder()?)?;
+    let time = |stage: &Stage| {
+        let at = Timestamp::from_millisecond(i64::try_from(stage.at_ms).unwrap_or(0)).unwrap_or_default();
+        format!("{at:.0}")
+    };
+    let shown = |stage: &Stage| {
+        json!({
+            "id": stage.id, "base": stage.base.to_hex(), "mode": stage.mode.word(), "strict": stage.strict,
+            "created_at": time(stage),
+        })
+    };
+    out.result(&json!({"stages": stages.iter().map(shown).collect::<Vec<_>>()}), || {
+        let row = |stage: &Stage| {
+            vec![stage.id.clone(), stage.mode.word().to_owned(), time(stage), stage.base.to_hex()[..16].to_owned()]
+        };
+        table(&["STAGE", "MODE", "MADE", "ON SNAPSHOT"], &stages.iter().map(row).collect::<Vec<_>>())
+    });
+    Ok(0)
+}

@@ -1,0 +1,57 @@
+//! `actum undo`: take a publication back. An undo is a publication itself, so it can be undone too.
+
+use actum_api::error;
+use clap::Args;
+use serde_json::json;
+
+use super::Ended;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::ui::Out;
+use crate::workspace::{self, deltas_json, deltas_text, new_id, now_ms, paths_json};
+
+#[derive(Debug, Args)]
+pub(crate) struct Undo {
+    /// The publication, or the beginning of its id
+    id: String,
+}
+
+impl Undo {
+    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let opened = workspace::open(&project, project.root(), out).await?;
+        let rules = workspace::rules(project.root(), Vec::new(), Vec::new())?;
+        let lock = opened.workspace.lock()?;
+        let earlier = opened.workspace.publication(&self.id)?;
+        let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
+        workspace::record(&project, &opened.workspace, &publication, out).await?;
+        drop(lock);
+        if publication.changes.is_empty() && !publication.kept.is_empty() {
+            let message = "nothing was undone: every path was changed again later";
+            return Err(Failure::new(error::PUBLISH_CONFLICT, message).details(json!({
+                "paths": paths_json(&publication.kept),
+            })));
+        }
+        let id = &publication.id;
+        out.result(
+            &json!({
+                "publication": id,
+                "undoes": earlier.id,
+                "before": publication.before.to_hex(),
+                "after": publication.after.to_hex(),
+                "deltas": deltas_json(&publication.changes),
+                "kept": paths_json(&publication.kept),
+            }),
+            || deltas_text(&publication.changes),
+        );
+        for path in &publication.kept {
+            out.remark(&format!("kept {path}: it was changed again later"));
+        }
+        match publication.changes.is_empty() {
+            true => out.remark("nothing to undo: everything is as it was before"),
+            false => out.remark(&format!("`actum undo {id}` takes this back in turn")),
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,176 @@
+//! The workspace of a project, opened: what a dead process has left is finished and recorded first.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_ledger::draft;
+use actum_ledger::journal::Outcome;
+use actum_store::blob::Folder as Blobs;
+use actum_workspace::{Change, Node, Publication, Rules, TreePath, Verb, Workspace, deltas};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::ui::{Out, count};
+
+/// Whose ledger a machine keeps for itself.
+pub(crate) const LOCAL_TENANT: &str = "local";
+
+/// A workspace with its contents.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub workspace: Workspace,
+    pub blobs: Arc<Blobs>,
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
+/// An id for something new; later ones sort after earlier ones.
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}
+
+/// Opens a folder as a workspace of the project, without looking at what was left there.
+pub(crate) fn open_plain(project: &Project, folder: &Path) -> Result<Opened, Failure> {
+    let blobs = project.blobs()?;
+    let workspace = Workspace::open(folder, &project.folder()?, blobs.clone())?;
+    Ok(Opened { workspace, blobs })
+}
+
+/// Opens a workspace and carries what a dead process has left there to its end.
+pub(crate) async fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened, Failure> {
+    let opened = open_plain(project, folder)?;
+    if opened.workspace.is_interrupted()? {
+        let lock = opened.workspace.lock()?;
+        let recovered = opened.workspace.recover(&lock)?;
+        for publication in recovered.applied {
+            record(project, &opened.workspace, &publication, out).await?;
+            out.remark(&format!(
+                "finished {} {}, which had been interrupted",
+                publication.cause.word(),
+                publication.id
+            ));
+        }
+        for conflict in recovered.taken_back {
+            out.remark("took back a publication that had been interrupted");
+            for kept in conflict.kept {
+                out.remark(&format!("kept: {kept}"));
+            }
+        }
+    }
+    Ok(opened)
+}
+
+/// Writes a publication into the ledger, then lets it become history. Doing it twice is doing it once.
+pub(crate) async fn record(
+    project: &Project,
+    workspace: &Workspace,
+    publication: &Publication,
+    out: &Out,
+) -> Result<(), Failure> {
+    if publication.changes.is_empty() {
+        return Ok(());
+    }
+    let store = project.open(out, false).await?;
+    let submission = draft::read_value(entry(publication), Timestamp::now());
+    match store.append(submission).await? {
+        Outcome::Created { .. } | Outcome::Idempotent { .. } => {}
+        Outcome::Refused(refusal) => {
+            let message = format!("the ledger refused publication {}: {refusal:?}", publication.id);
+            return Err(Failure::new(error::INTERNAL, message));
+        }
+    }
+    for late in workspace.settle(publication)? {
+        out.remark(&format!("somebody wrote to a file that had just been replaced; it is kept as {}", late.display()));
+    }
+    Ok(())
+}
+
+fn entry(publication: &Publication) -> Value {
+    let by_verb = |verb| deltas(&publication.changes).filter(|change| change.verb() == verb).count();
+    let at = Timestamp::from_millisecond(i64::try_from(publication.at_ms).unwrap_or(0)).unwrap_or_default();
+    json!({
+        "id": format!("publication:{}", publication.id),
+        "tenantId": LOCAL_TENANT,
+        "module": "workspace",
+        "source": "actum",
+        "type": "workspace_publication",
+        "createdAt": format!("{at:.3}"),
+        "payload": {
+            "publicationId": publication.id,
+            "cause": publication.cause.word(),
+            "of": publication.of,
+            "before": publication.before.to_hex(),
+            "after": publication.after.to_hex(),
+            "deltas": deltas(&publication.changes).count(),
+            "added": by_verb(Verb::Add),
+            "deleted": by_verb(Verb::Delete),
+            "baseDrift": publication.drift.len(),
+            "kept": publication.kept.len(),
+        },
+    })
+}
+
+/// The rules for a folder; refuses one that nobody can mean.
+pub(crate) fn rules(folder: &Path, include: Vec<String>, exclude: Vec<String>) -> Result<Rules, Failure> {
+    let folder = std::fs::canonicalize(folder)
+        .map_err(|e| Failure::new(error::FILE, format!("cannot find {}: {e}", folder.display())))?;
+    let home = std::env::var_os("HOME").and_then(|home| std::fs::canonicalize(home).ok());
+    if folder.parent().is_none() || home.as_deref() == Some(&*folder) {
+        let message = format!("{} is a whole home folder or disk, not a workspace", folder.display());
+        return Err(Failure::new(error::WORKSPACE_REFUSED, message).hint("name a folder in it, or go there with -C"));
+    }
+    Ok(Rules::of(&folder, include, exclude)?)
+}
+
+pub(crate) fn path_json(path: &TreePath) -> Value {
+    json!(path.to_string())
+}
+
+pub(crate) fn paths_json(paths: &[TreePath]) -> Value {
+    paths.iter().map(path_json).collect()
+}
+
+/// The changes that count, for programs. A path that is not UTF-8 is also given as it is, in hex.
+pub(crate) fn deltas_json(changes: &[Change]) -> Value {
+    let node = |node: &Node| json!({"kind": node.kind.word(), "hash": node.digest.to_hex()});
+    let delta = |change: &Change| {
+        let mut delta = json!({
+            "op": change.verb().word(),
+            "path": path_json(&change.path),
+            "before": change.before.as_ref().map(node),
+            "after": change.after.as_ref().map(node),
+        });
+        if std::str::from_utf8(change.path.as_bytes()).is_err() {
+            delta["path_hex"] = json!(hex::encode(change.path.as_bytes()));
+        }
+        delta
+    };
+    deltas(changes).map(delta).collect()
+}
+
+/// One line per change and a sum, for people.
+pub(crate) fn deltas_text(changes: &[Change]) -> String {
+    let renames = actum_workspace::renames(changes);
+    let mut lines = Vec::new();
+    for change in deltas(changes) {
+        if let Some(rename) = renames.iter().find(|rename| rename.to == change.path) {
+            lines.push(format!("rename  {} → {}", rename.from, rename.to));
+        } else if !renames.iter().any(|rename| rename.from == change.path) {
+            let slash =
+                if change.before.or(change.after).is_some_and(|n| n.kind.word() == "folder") { "/" } else { "" };
+            lines.push(format!("{:6}  {}{slash}", change.verb().word(), change.path));
+        }
+    }
+    lines.push(sum(changes));
+    lines.join("\n")
+}
+
+pub(crate) fn sum(changes: &[Change]) -> String {
+    count(deltas(changes).count() as u64, "change", "changes")
+}
