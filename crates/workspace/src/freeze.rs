@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,7 +16,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
 use rayon::prelude::*;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, Stat, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat, readlinkat,
+    statat,
+};
 
 use crate::crash;
 use crate::error::{Error, Result, at, within};
@@ -120,11 +123,11 @@ pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch
 
 /// The file system's own time: a file is touched where the index lies.
 fn clock_of(index: &Path) -> Result<Stamp> {
-    let probe = index.with_extension(format!("clock-{}", std::process::id()));
-    let file = File::create(&probe).map_err(at("make", &probe))?;
-    let stamp = fstat(&file).map(|stat| Stamp::of(&stat)).map_err(at("look at", &probe));
-    let _ = std::fs::remove_file(&probe);
-    stamp
+    let path = index.with_extension("clock");
+    let clock = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("make", &path))?;
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    futimens(&clock, &Timestamps { last_access: now, last_modification: now }).map_err(at("touch", &path))?;
+    fstat(&clock).map(|stat| Stamp::of(&stat)).map_err(at("look at", &path))
 }
 
 struct Walk<'a> {

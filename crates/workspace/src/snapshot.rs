@@ -18,6 +18,9 @@ const MAGIC: &str = "actum snapshot 1\n";
 /// Shortest beginning of an id that is taken for it.
 const PREFIX_MIN: usize = 4;
 
+/// How exactly the time of the last freeze is kept.
+const SEEN_EVERY_MS: u64 = 60_000;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     pub id: Digest,
@@ -35,17 +38,22 @@ fn folder_of(home: &Path) -> PathBuf {
 }
 
 impl Snapshot {
-    fn save(&self, home: &Path) -> Result<()> {
+    fn save(&self, home: &Path, durable: bool) -> Result<()> {
         let mut record = Writer::new(MAGIC);
         record.digest(self.id).number(self.at_ms).bytes(self.folder.as_os_str().as_bytes());
         record.number(self.files).number(self.bytes).number(u64::from(self.pinned));
-        record.save(&folder_of(home).join(self.id.to_hex()), true)
+        record.save(&folder_of(home).join(self.id.to_hex()), durable)
     }
 
     /// Adds it to the list; one that is there keeps its pin and gets the new time.
     pub(crate) fn keep(mut self, home: &Path) -> Result<()> {
-        self.pinned |= Self::load(home, self.id)?.is_some_and(|old| old.pinned);
-        self.save(home)
+        let old = Self::load(home, self.id)?;
+        self.pinned |= old.as_ref().is_some_and(|old| old.pinned);
+        match old {
+            // When it was last seen is good to know, not worth a write each time.
+            Some(old) if self.at_ms < old.at_ms.saturating_add(SEEN_EVERY_MS) => Ok(()),
+            old => self.save(home, old.is_none()),
+        }
     }
 
     fn load(home: &Path, id: Digest) -> Result<Option<Self>> {
@@ -98,7 +106,7 @@ impl Snapshot {
 
     pub fn pin(mut self, home: &Path, pinned: bool) -> Result<()> {
         self.pinned = pinned;
-        self.save(home)
+        self.save(home, true)
     }
 
     /// Removes it from the list; its contents go with the next sweep, unless something else needs them.

@@ -12,7 +12,10 @@ struct Area {
     postgres: bool,
 }
 
-const AREAS: &[Area] = &[Area { name: "ledger", package: "actum", bench: "ledger", postgres: true }];
+const AREAS: &[Area] = &[
+    Area { name: "ledger", package: "actum", bench: "ledger", postgres: true },
+    Area { name: "workspace", package: "actum", bench: "workspace", postgres: false },
+];
 
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     let known = || AREAS.iter().map(|area| area.name).collect::<Vec<_>>().join(", ");
@@ -35,7 +38,7 @@ mod tests {
 
     #[test]
     fn an_unknown_area_is_answered_with_the_known_ones() {
-        assert_eq!(run(&["nosuch"]).unwrap_err(), "there is no area `nosuch`; the known ones: ledger");
-        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger");
+        assert_eq!(run(&["nosuch"]).unwrap_err(), "there is no area `nosuch`; the known ones: ledger, workspace");
+        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace");
     }
 }

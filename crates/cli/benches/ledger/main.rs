@@ -5,6 +5,7 @@
 mod append;
 mod canon;
 mod latency;
+#[path = "../shared/measure.rs"]
 mod measure;
 
 fn main() {

@@ -31,7 +31,8 @@ pub use sweep::Swept;
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    packs: RwLock<Vec<Arc<Pack>>>,
+    /// Nothing until somebody asks, and again after others may have written: who only compares needs none of it.
+    packs: RwLock<Option<Vec<Arc<Pack>>>>,
 }
 
 /// Piece in which large contents travel.
@@ -50,8 +51,7 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Self, BlobError> {
         let packs = path.join("packs");
         std::fs::create_dir_all(&packs).map_err(io_error("make", &packs))?;
-        let folder = Self { path: path.to_owned(), packs: RwLock::new(Vec::new()) };
-        folder.rescan()?;
+        let folder = Self { path: path.to_owned(), packs: RwLock::new(None) };
         folder.join_small()?;
         Ok(folder)
     }
@@ -93,48 +93,58 @@ impl Folder {
         text.trim().parse().map_err(|_| io_error("understand", &path)(io::ErrorKind::InvalidData.into()))
     }
 
-    /// Takes note of packs that others have written or removed.
-    fn rescan(&self) -> Result<(), BlobError> {
+    fn ids(&self) -> Result<Vec<String>, BlobError> {
         let path = self.packs_path();
-        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut packs = Vec::new();
+        let mut ids = Vec::new();
         for entry in std::fs::read_dir(&path).map_err(io_error("list", &path))? {
             let name = entry.map_err(io_error("list", &path))?.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".idx")) else { continue };
+            ids.extend(name.to_str().and_then(|name| name.strip_suffix(".idx")).map(str::to_owned));
+        }
+        Ok(ids)
+    }
+
+    /// Takes note of packs that others have written or removed.
+    fn rescan(&self) -> Result<Vec<Arc<Pack>>, BlobError> {
+        let path = self.packs_path();
+        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        let mut packs = Vec::new();
+        for id in self.ids()? {
             match known.iter().find(|pack| pack.id == id) {
                 Some(pack) => packs.push(pack.clone()),
                 // Swept away between the listing and now: its living contents are in another pack.
-                None => packs.extend(Pack::open(&path, id)?.map(Arc::new)),
+                None => packs.extend(Pack::open(&path, &id)?.map(Arc::new)),
             }
         }
-        *self.packs.write().unwrap_or_else(PoisonError::into_inner) = packs;
-        Ok(())
+        *self.packs.write().unwrap_or_else(PoisonError::into_inner) = Some(packs.clone());
+        Ok(packs)
     }
 
-    fn find(&self, digest: Digest) -> Option<(Arc<Pack>, Place)> {
-        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner);
-        packs.iter().find_map(|pack| Some((pack.clone(), pack.find(digest)?)))
+    fn find(&self, digest: Digest) -> Result<Option<(Arc<Pack>, Place)>, BlobError> {
+        let search =
+            |packs: &[Arc<Pack>]| packs.iter().find_map(|pack| pack.find(digest).map(|place| (pack.clone(), place)));
+        if let Some(packs) = &*self.packs.read().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(search(packs));
+        }
+        Ok(search(&self.rescan()?))
     }
 
     fn find_anew(&self, digest: Digest) -> Result<(Arc<Pack>, Place), BlobError> {
-        if let Some(found) = self.find(digest) {
+        if let Some(found) = self.find(digest)? {
             return Ok(found);
         }
         self.rescan()?;
-        self.find(digest).ok_or(BlobError::Missing(digest))
+        self.find(digest)?.ok_or(BlobError::Missing(digest))
     }
 
     /// Bytes on disk, and the number of packs.
     pub fn size(&self) -> Result<(u64, usize), BlobError> {
-        self.rescan()?;
-        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner);
+        let packs = self.rescan()?;
         Ok((packs.iter().map(|pack| pack.bytes()).sum(), packs.len()))
     }
 
     /// Reads every content of every pack and returns those that are not what their digest says.
     pub fn check(&self) -> Result<(u64, Vec<Digest>), BlobError> {
-        self.rescan()?;
-        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let packs = self.rescan()?;
         let (mut count, mut bad) = (0, Vec::new());
         for pack in packs {
             for (digest, place) in pack.entries() {
@@ -157,7 +167,7 @@ impl Folder {
 
 impl Blobs for Folder {
     fn contains(&self, digest: Digest) -> Result<bool, BlobError> {
-        Ok(self.find(digest).is_some())
+        Ok(self.find(digest)?.is_some())
     }
 
     fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
@@ -172,7 +182,7 @@ impl Blobs for Folder {
 
     fn batch(&self) -> Result<Box<dyn Batch + '_>, BlobError> {
         let lock = self.lock(false)?;
-        self.rescan()?;
+        *self.packs.write().unwrap_or_else(PoisonError::into_inner) = None;
         let generation = self.generation()?;
         Ok(Box::new(Writing { folder: self, generation, pack: Mutex::new(None), _lock: lock }))
     }
@@ -213,14 +223,16 @@ impl Batch for Writing<'_> {
     }
 
     fn put_stream(&self, from: &mut dyn Read) -> Result<(Digest, u64), BlobError> {
-        self.with_pack(|pack| pack.append_stream(from, &|digest| self.folder.find(digest).is_some()))
+        self.with_pack(|pack| pack.append_stream(from, &|digest| self.folder.contains(digest)))
     }
 
     fn commit(&self) -> Result<(), BlobError> {
         let pack = self.pack.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(pack) = pack.and_then(NewPack::unless_empty) else { return Ok(()) };
-        let made = pack.finish()?;
-        self.folder.packs.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(made));
+        let made = Arc::new(pack.finish()?);
+        if let Some(packs) = &mut *self.folder.packs.write().unwrap_or_else(PoisonError::into_inner) {
+            packs.push(made);
+        }
         Ok(())
     }
 }
@@ -266,7 +278,7 @@ impl NewPack {
         if place.bytes <= PIECE_BYTES as u64 {
             return self.append(digest, &pack.read(digest, place)?);
         }
-        let (found, _) = self.append_stream(&mut pack.reader(place), &|_| false)?;
+        let (found, _) = self.append_stream(&mut pack.reader(place), &|_| Ok(false))?;
         if found == digest { Ok(()) } else { Err(BlobError::Damaged(digest, format!("pack {}", pack.id))) }
     }
 
@@ -280,7 +292,7 @@ impl NewPack {
     fn append_stream(
         &mut self,
         from: &mut dyn Read,
-        stored: &dyn Fn(Digest) -> bool,
+        stored: &dyn Fn(Digest) -> Result<bool, BlobError>,
     ) -> Result<(Digest, u64), BlobError> {
         use std::os::unix::fs::FileExt as _;
 
@@ -302,7 +314,7 @@ impl NewPack {
             self.file.write_all(&piece[..read]).map_err(self.failed())?;
         }
         let digest = hasher.finish();
-        if stored(digest) || !self.seen.insert(digest) {
+        if stored(digest)? || !self.seen.insert(digest) {
             self.back_to_end()?;
             return Ok((digest, length));
         }

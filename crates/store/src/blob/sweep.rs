@@ -44,13 +44,11 @@ impl Folder {
 
     /// Joins small packs when there are too many of them and nobody else is at work. Called when a folder is opened.
     pub(super) fn join_small(&self) -> Result<(), BlobError> {
-        let packs = self.packs.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
-        if packs <= PACKS_MAX {
+        if self.ids()?.len() <= PACKS_MAX {
             return Ok(());
         }
         let Some(_alone) = self.try_lock_alone()? else { return Ok(()) };
-        self.rescan()?;
-        let packs = self.packs.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let packs = self.rescan()?;
         let (small, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.bytes() < SMALL_BYTES);
         if small.len() > PACKS_MAX {
             self.replace(&small, &kept, |_| true)?;
@@ -59,7 +57,7 @@ impl Folder {
     }
 
     fn remove_all_but(&self, living: &HashSet<Digest>) -> Result<Swept, BlobError> {
-        let packs = self.packs.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let packs = self.rescan()?;
         let (before, count) = self.size()?;
         let condemned = |pack: &Arc<Pack>| is_condemned(pack, living, count > PACKS_MAX);
         let (condemned, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(condemned);
@@ -108,7 +106,7 @@ impl Folder {
         }
         self.remove_leavings()?;
         sync_folder(&folder)?;
-        self.rescan()
+        self.rescan().map(drop)
     }
 
     /// Must be durable before anything goes: an index that trusts the old number would believe contents stored.

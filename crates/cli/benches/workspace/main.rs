@@ -1,0 +1,216 @@
+//! `cargo xtask bench workspace [SIZE…]`: freeze, stage and publish beside git on the same trees, program against
+//! program, one after the other in the same rounds.
+//!
+//! Never a test: a shared machine is loud. Each figure is the median over rounds, with the range beside it.
+
+#[expect(dead_code, reason = "shared with benchmarks that need more of it")]
+#[path = "../shared/measure.rs"]
+mod measure;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use actum_sandbox::{Layers, View};
+use actum_store::blob::Folder as Blobs;
+use actum_testkit::folder::Folder;
+use actum_workspace::{Mode, NewStage, Rules, Stage, Workspace};
+
+use measure::{median, print, spread, verdict};
+
+/// Number of files, mean bytes of each, bar for an unchanged freeze.
+const TREES: [(usize, usize, f64); 2] = [(10_000, 20_000, 0.4), (100_000, 10_000, 0.65)];
+const COLD_ROUNDS: usize = 3;
+const WARM_ROUNDS: usize = 15;
+const STAGE_ROUNDS: usize = 15;
+const PUBLISH_ROUNDS: usize = 7;
+const CHANGED_FILES: usize = 10;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    // A stage is entered by this very program.
+    if let Some((code, why)) = actum_sandbox::entry(&arguments) {
+        print(&why);
+        return ExitCode::from(code);
+    }
+    let sizes: Vec<usize> = arguments.iter().filter_map(|a| a.to_str()?.parse().ok()).collect();
+    for (files, bytes, bar) in TREES.into_iter().filter(|(files, ..)| sizes.is_empty() || sizes.contains(files)) {
+        let folder = Folder::new();
+        let tree = Tree::make(&folder, files, bytes);
+        print(&format!("{files} files, {:.0} MB", (files * bytes) as f64 / 1e6));
+        tree.cold();
+        tree.warm(bar);
+        tree.stage(&folder);
+        tree.publish();
+    }
+    ExitCode::SUCCESS
+}
+
+struct Tree {
+    root: PathBuf,
+    files: usize,
+}
+
+fn milliseconds(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+fn run(program: &str, arguments: &[&str], folder: &Path) {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::piped());
+    let ended = command.output().expect("the program starts");
+    assert!(ended.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&ended.stderr));
+}
+
+fn actum(arguments: &[&str], folder: &Path) {
+    run(env!("CARGO_BIN_EXE_actum"), arguments, folder);
+}
+
+fn output(arguments: &[&str], folder: &Path) -> String {
+    let ended = Command::new(env!("CARGO_BIN_EXE_actum")).args(arguments).current_dir(folder).output().expect("it runs");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    String::from_utf8_lossy(&ended.stdout).trim().to_owned()
+}
+
+fn git(arguments: &[&str], folder: &Path) {
+    let own = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"];
+    run("git", &[&own, arguments].concat(), folder);
+}
+
+impl Tree {
+    /// Fifty files to a folder, two levels, contents that do not repeat.
+    fn make(folder: &Folder, files: usize, bytes: usize) -> Self {
+        let root = folder.join("tree");
+        let mut state = 1_u64;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let noise: Vec<u8> = (0..1 << 20).map(|_| next() as u8).collect();
+        for file in 0..files {
+            let path = root.join(format!("m{}/d{}", file / 2000, (file / 50) % 40));
+            if file % 50 == 0 {
+                fs::create_dir_all(&path).expect("a folder");
+            }
+            let length = bytes / 5 + (next() as usize % (bytes * 8 / 5));
+            let from = next() as usize % (noise.len() - length);
+            let content = [format!("{file}\n").as_bytes(), &noise[from..from + length]].concat();
+            fs::write(path.join(format!("f{:03}.rs", file % 50)), content).expect("a file");
+        }
+        Self { root, files }
+    }
+
+    fn forget(&self) {
+        for own in [".actum", ".git"] {
+            let _ = fs::remove_dir_all(self.root.join(own));
+        }
+        run("git", &["init", "--quiet"], &self.root);
+        git(&["config", "core.compression", "0"], &self.root);
+        run("sync", &[], &self.root);
+    }
+
+    fn cold(&self) {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..COLD_ROUNDS {
+            self.forget();
+            ours.push(milliseconds(|| actum(&["snapshot", "freeze", "-q"], &self.root)));
+            run("sync", &[], &self.root);
+            theirs.push(milliseconds(|| git(&["add", "-A"], &self.root)));
+        }
+        report("first freeze with contents, ms", &ours);
+        report("git add -A, compression off, ms", &theirs);
+        verdict("first freeze ÷ git add", &ratios(&ours, &theirs), 0.2, true);
+    }
+
+    fn warm(&self, bar: f64) {
+        // Twice: the first leaves files that were too young to be trusted.
+        for _ in 0..2 {
+            actum(&["snapshot", "freeze", "-q"], &self.root);
+            git(&["add", "-A"], &self.root);
+        }
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..WARM_ROUNDS {
+            ours.push(milliseconds(|| actum(&["snapshot", "freeze", "-q"], &self.root)));
+            theirs.push(milliseconds(|| {
+                git(&["add", "-A"], &self.root);
+                git(&["write-tree"], &self.root);
+            }));
+        }
+        report("freeze of an unchanged tree, ms", &ours);
+        report("git add -A && git write-tree, ms", &theirs);
+        verdict("freeze ÷ git, unchanged", &ratios(&ours, &theirs), bar, true);
+    }
+
+    /// The copy alone, the snapshot being there: folders made, overlay mounted, a program started in it and ended.
+    fn stage(&self, folder: &Folder) {
+        let home = self.root.join(".actum");
+        let blobs = Arc::new(Blobs::open(&home.join("blobs")).expect("blobs"));
+        let workspace = Workspace::open(&self.root, &home, blobs).expect("a workspace");
+        let rules = Rules::of(&self.root, Vec::new(), Vec::new()).expect("rules");
+        let frozen = workspace.freeze(&rules, false, 0).expect("a snapshot");
+        let mut ours = Vec::new();
+        for round in 0..STAGE_ROUNDS {
+            let id = format!("bench-{round}");
+            let wanted = NewStage { id, mode: Mode::Overlay, strict: false, rules: rules.clone(), at_ms: 0 };
+            let mut stage = None;
+            ours.push(milliseconds(|| {
+                let made = Stage::new(&workspace, frozen.id, wanted).expect("a stage");
+                let actum_workspace::View::Overlay { lower, upper, work, at } = made.view() else { unreachable!() };
+                let view = View::Overlay(Layers { lower, upper, work, at });
+                assert!(actum_sandbox::run(&view, &["true".into()]).expect("it starts").success());
+                stage = Some(made);
+            }));
+            stage.expect("it was made").drop().expect("it can be dropped");
+        }
+        report("stage by overlay, entered and left, ms", &ours);
+        let copy = folder.join("copy");
+        let copied = milliseconds(|| run("cp", &["-a", "tree", "copy"], folder.path()));
+        fs::remove_dir_all(&copy).expect("it can be removed");
+        git(&["commit", "--quiet", "-m", "base"], &self.root);
+        let worktree = milliseconds(|| git(&["worktree", "add", "--quiet", "../worktree"], &self.root));
+        git(&["worktree", "remove", "--force", "../worktree"], &self.root);
+        print(&format!("  cp -a {copied:.0} ms, git worktree add {worktree:.0} ms, once each"));
+        let limits: Vec<_> = ours.iter().map(|ours| ours / 20.0).collect();
+        verdict("stage ÷ 20 ms", &limits, 1.0, true);
+    }
+
+    /// Ten files changed in a stage and published, against ten files changed in place and committed.
+    fn publish(&self) {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for round in 0..PUBLISH_ROUNDS {
+            let file = |n: usize| format!("m{}/d{n}/f{:03}.rs", n % self.files.div_ceil(2000), round % 50);
+            let id = output(&["stage", "new", "-q", "--mode", "overlay"], &self.root);
+            let upper = self.root.join(".actum/stages").join(&id).join("upper");
+            for n in 0..CHANGED_FILES {
+                let path = upper.join(file(n));
+                fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+                fs::write(path, format!("changed in round {round}, file {n}\n")).expect("a file");
+            }
+            ours.push(milliseconds(|| actum(&["apply", "-q", &id], &self.root)));
+            git(&["add", "-A"], &self.root);
+            git(&["commit", "--quiet", "-m", "ours"], &self.root);
+            for n in 0..CHANGED_FILES {
+                fs::write(self.root.join(file(n)), format!("again in round {round}, file {n}\n")).expect("a file");
+            }
+            theirs.push(milliseconds(|| {
+                git(&["add", "-A"], &self.root);
+                git(&["commit", "--quiet", "-m", "theirs"], &self.root);
+            }));
+        }
+        report("diff and publish of 10 files, ms", &ours);
+        report("git add -A && git commit of 10 files, ms", &theirs);
+        verdict("diff and publish ÷ git", &ratios(&ours, &theirs), 0.5, true);
+    }
+}
+
+fn ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
+    ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
+}
+
+fn report(what: &str, values: &[f64]) {
+    print(&format!("  {what:<58} {:.1}  {}", median(values.iter().copied()), spread(values)));
+}
