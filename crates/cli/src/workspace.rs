@@ -11,6 +11,7 @@ use actum_workspace::{Change, Node, Publication, Rules, TreePath, Verb, Workspac
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::command::block_on;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, count};
@@ -43,13 +44,13 @@ pub(crate) fn open_plain(project: &Project, folder: &Path) -> Result<Opened, Fai
 }
 
 /// Opens a workspace and carries what a dead process has left there to its end.
-pub(crate) async fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened, Failure> {
+pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened, Failure> {
     let opened = open_plain(project, folder)?;
     if opened.workspace.is_interrupted()? {
         let lock = opened.workspace.lock()?;
         let recovered = opened.workspace.recover(&lock)?;
         for publication in recovered.applied {
-            record(project, &opened.workspace, &publication, out).await?;
+            record(project, &opened.workspace, &publication, out)?;
             out.remark(&format!(
                 "finished {} {}, which had been interrupted",
                 publication.cause.word(),
@@ -67,7 +68,7 @@ pub(crate) async fn open(project: &Project, folder: &Path, out: &Out) -> Result<
 }
 
 /// Writes a publication into the ledger, then lets it become history. Doing it twice is doing it once.
-pub(crate) async fn record(
+pub(crate) fn record(
     project: &Project,
     workspace: &Workspace,
     publication: &Publication,
@@ -76,9 +77,9 @@ pub(crate) async fn record(
     if publication.changes.is_empty() {
         return Ok(());
     }
-    let store = project.open(out, false).await?;
     let submission = draft::read_value(entry(publication), Timestamp::now());
-    match store.append(submission).await? {
+    let outcome = block_on(async { Ok(project.open(out, false).await?.append(submission).await?) })?;
+    match outcome {
         Outcome::Created { .. } | Outcome::Idempotent { .. } => {}
         Outcome::Refused(refusal) => {
             let message = format!("the ledger refused publication {}: {refusal:?}", publication.id);

@@ -2,8 +2,10 @@
 
 pub mod blobs;
 pub mod conformance;
+pub mod dice;
 pub mod event;
 pub mod folder;
 pub mod memory;
 pub mod postgres;
 pub mod program;
+pub mod tree;

@@ -17,8 +17,8 @@ use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
 use rayon::prelude::*;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, Stat, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat, readlinkat,
-    statat,
+    AtFlags, FileType, Mode, OFlags, RawDir, Stat, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat,
+    readlinkat, statat,
 };
 
 use crate::crash;
@@ -67,8 +67,8 @@ const WHOLE_BYTES_MAX: u64 = 4 << 20;
 /// How often a file that changes under our hands is read again.
 const READ_ATTEMPTS_MAX: usize = 5;
 
-/// Walking waits for the disk more than for the processor, when it reads at all.
-const THREADS_MIN: usize = 2;
+/// Threads beyond the cores: one that waits for the disk, or is late, does not hold up the rest.
+const THREADS_MORE: usize = 1;
 
 /// A folder with this many files is looked at by several threads.
 const FILES_ALONE_MAX: usize = 512;
@@ -82,7 +82,32 @@ const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLO
 /// Freezes; contents go into `batch`, which the caller commits before he relies on the id.
 pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch) -> Result<Frozen> {
     let now = clock_of(request.index)?;
-    let old = Index::load(request.index);
+    let old = threads()?.install(|| Index::load(request.index));
+    // Checked while it is already being used: what a broken one led to is thrown away.
+    let walk = |old: Option<&Index>| walk(request, blobs, batch, now, old);
+    let (sound, frozen) =
+        threads()?.install(|| rayon::join(|| old.as_ref().is_none_or(Index::is_sound), || walk(old.as_ref())));
+    if sound { frozen } else { threads()?.install(|| walk(None)) }
+}
+
+/// The threads that walk, kept for the next walk.
+fn threads() -> Result<&'static rayon::ThreadPool> {
+    static POOL: OnceLock<std::result::Result<rayon::ThreadPool, String>> = OnceLock::new();
+    let pool = POOL.get_or_init(|| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from) + THREADS_MORE;
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES);
+        builder.thread_name(|n| format!("actum-walk-{n}")).build().map_err(|e| e.to_string())
+    });
+    pool.as_ref().map_err(|e| Error::Refused(format!("cannot start threads: {e}")))
+}
+
+fn walk(
+    request: &Request<'_>,
+    blobs: &dyn Blobs,
+    batch: &dyn Batch,
+    now: Stamp,
+    old: Option<&Index>,
+) -> Result<Frozen> {
     let rules = request.rules.digest();
     let generation = batch.generation();
     let walk = Walk {
@@ -91,21 +116,15 @@ pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch
         blobs,
         batch,
         now,
-        stored: old.as_ref().is_some_and(|old| old.generation == generation),
+        stored: old.is_some_and(|old| old.generation == generation),
         hashed: AtomicU64::new(0),
         special: Mutex::new(Vec::new()),
         links: Mutex::new(Vec::new()),
     };
-    let threads = std::thread::available_parallelism().map_or(THREADS_MIN, usize::from).max(THREADS_MIN);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build();
-    let pool = pool.map_err(|e| Error::Refused(format!("cannot start threads: {e}")))?;
     let fd = openat(rustix::fs::CWD, request.folder, FOLDER, Mode::empty()).map_err(at("open", request.folder))?;
-    let old_root = old.as_ref().and_then(Index::root);
-    let same_rules = old.as_ref().is_some_and(|old| old.rules == rules);
-    let found = pool.install(|| {
-        let level = Level::new(None, fd, TreePath::ROOT, same_rules, false);
-        walk.folder(&level, old_root)
-    })?;
+    let same_rules = old.is_some_and(|old| old.rules == rules);
+    let top = Level::new(None, fd, TreePath::ROOT, same_rules, false);
+    let found = walk.folder(&top, old.and_then(Index::root))?;
     walk.refuse_what_cannot_be_kept()?;
     crash::point("freeze.walked");
     let record = found.record();

@@ -8,13 +8,17 @@
 //! not change is copied to the next index as it is.
 
 use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use actum_contract::digest::Digest;
+use rayon::prelude::*;
 use rustix::fs::{FileType, Stat};
 
 use crate::error::Result;
-use crate::record::{Reader, Writer, load};
+use crate::record::{Reader, Writer, is_sound};
 use crate::tree::{Kind, Node};
 
 const MAGIC: &str = "actum stat index 1\n";
@@ -150,7 +154,7 @@ const HEADER_BYTES: usize = 4 + 4 + 4 + 1 + STAMP_BYTES + 32 + 8 + 8;
 impl<'a> Record<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let length = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
-        (length >= HEADER_BYTES).then(|| bytes.get(..length).map(Self)).flatten()
+        (length >= HEADER_BYTES).then(|| bytes.get(..length)).flatten().map(Self)
     }
 
     fn header(&self) -> (usize, usize, bool, &'a [u8]) {
@@ -181,8 +185,8 @@ impl<'a> Record<'a> {
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'a>> + use<'a> {
         let (count, entry_bytes, ..) = self.header();
         let bytes = self.0;
-        let mut entries = bytes.get(HEADER_BYTES..HEADER_BYTES + entry_bytes).unwrap_or_default();
-        let mut folders = bytes.get(HEADER_BYTES + entry_bytes..).unwrap_or_default();
+        let mut entries = bytes.get(HEADER_BYTES..).and_then(|b| b.get(..entry_bytes)).unwrap_or_default();
+        let mut folders = bytes.get(HEADER_BYTES..).and_then(|b| b.get(entry_bytes..)).unwrap_or_default();
         (0..count).map_while(move |_| {
             let (head, rest) = entries.split_first_chunk::<4>()?;
             let name_bytes = usize::from(u16::from_le_bytes([head[2], head[3]])) + 1;
@@ -283,6 +287,17 @@ impl OwnedRecord {
     }
 }
 
+/// Piece of the index that one thread reads: the memory for it costs more than the reading, and is had in parallel.
+const PIECE_BYTES: usize = 128 << 10;
+
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let file = File::open(path).ok()?;
+    let mut bytes = vec![0; usize::try_from(file.metadata().ok()?.len()).ok()?];
+    let pieces = bytes.par_chunks_mut(PIECE_BYTES).enumerate();
+    pieces.map(|(n, piece)| file.read_exact_at(piece, (n * PIECE_BYTES) as u64)).collect::<io::Result<()>>().ok()?;
+    Some(bytes)
+}
+
 /// The index of a folder as it was saved.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -293,17 +308,22 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Nothing if there is none that can be used.
+    /// Nothing if there is none that can be used. Whether it is sound is still to be asked.
     pub(crate) fn load(path: &Path) -> Option<Self> {
-        let bytes = load(path).ok()??;
+        let bytes = read(path)?;
         let (rules, generation, root_at) = {
-            let mut reader = Reader::new(MAGIC, &bytes, "").ok()?;
+            let mut reader =
+                bytes.starts_with(MAGIC.as_bytes()).then(|| Reader::unchecked(MAGIC.len(), &bytes, "").ok())??;
             let (rules, generation) = (reader.digest().ok()?, reader.number().ok()?);
             let rest = reader.rest();
             Record::parse(rest)?;
             (rules, generation, bytes.len() - 32 - rest.len())
         };
         Some(Self { bytes, root_at, rules, generation })
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        is_sound(&self.bytes)
     }
 
     pub(crate) fn root(&self) -> Option<Record<'_>> {
@@ -363,6 +383,6 @@ mod tests {
         let mut torn = std::fs::read(&path).unwrap();
         torn[60] ^= 1;
         std::fs::write(&path, torn).unwrap();
-        assert!(Index::load(&path).is_none());
+        assert!(!Index::load(&path).unwrap().is_sound());
     }
 }

@@ -196,8 +196,9 @@ impl<'a> Transaction<'a> {
             }
         }
         // A folder that a file is to replace must go now; the others wait until nothing can fail any more.
-        let puts: BTreeSet<&TreePath> = self.puts().collect();
-        for path in self.publication.folders_removed.iter().filter(|path| puts.contains(path)) {
+        let puts: BTreeSet<TreePath> = self.puts().cloned().collect();
+        let in_the_way = |path: &&TreePath| puts.contains(*path) || path.folders().any(|above| puts.contains(&above));
+        for path in self.publication.folders_removed.iter().filter(in_the_way) {
             if !self.root.remove_folder(path).map_err(within("remove", path))? {
                 return Err(conflict(path));
             }
@@ -218,7 +219,7 @@ impl<'a> Transaction<'a> {
             }
             crash::point("publish.changed");
         }
-        for path in self.publication.folders_removed.iter().filter(|path| !puts.contains(path)) {
+        for path in self.publication.folders_removed.iter().filter(|path| !in_the_way(path)) {
             // Somebody may have put something of his own there: then it stays.
             self.root.remove_folder(path).map_err(within("remove", path))?;
         }

@@ -255,7 +255,7 @@ impl Workspace {
     ) -> Result<Publication> {
         let batch = self.blobs.batch()?;
         let now = self.freeze_into(&*batch, rules, false)?;
-        if now.id != target && !discard && !Snapshot::is_kept(&self.home, now.id) {
+        if now.id != target && !discard && !self.is_recorded(now.id)? {
             return Err(Error::Unsaved(tree::diff(&*self.blobs, now.id, target)?.len()));
         }
         self.keep(&now, at_ms)?;
@@ -263,6 +263,12 @@ impl Workspace {
         let of = target.to_hex();
         let wanted = Wanted { id: id.to_owned(), cause: Cause::Thaw, of, at_ms, base: now.id, changes, keep: false };
         self.change(held, wanted, rules, batch)
+    }
+
+    /// Whether a state can be had again: as a snapshot, or as what a publication found or left.
+    fn is_recorded(&self, id: Digest) -> Result<bool> {
+        let published = || Ok::<_, Error>(self.publications()?.iter().any(|p| p.before == id || p.after == id));
+        Ok(Snapshot::is_kept(&self.home, id) || published()?)
     }
 
     /// The one way in which a workspace is changed.

@@ -19,9 +19,9 @@ pub(crate) struct Apply {
 }
 
 impl Apply {
-    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let opened = workspace::open(&project, project.root(), out).await?;
+        let opened = workspace::open(&project, project.root(), out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
         let lock = opened.workspace.lock()?;
         let published = opened.workspace.publish(&lock, &stage, now_ms());
@@ -30,7 +30,7 @@ impl Apply {
             let hint = format!("the result is kept: `actum diff {}` shows it", stage.id);
             if failure.row.name == actum_api::error::PUBLISH_CONFLICT { failure.hint(hint) } else { failure }
         })?;
-        workspace::record(&project, &opened.workspace, &publication, out).await?;
+        workspace::record(&project, &opened.workspace, &publication, out)?;
         drop(lock);
         let id = stage.id.clone();
         stage.drop()?;

@@ -22,9 +22,9 @@ pub(crate) struct Diff {
 }
 
 impl Diff {
-    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let opened = workspace::open(&project, project.root(), out).await?;
+        let opened = workspace::open(&project, project.root(), out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
         let sealed = stage.seal(&opened.workspace)?;
         show(&opened, &sealed.changes, self.stat, out, || {

@@ -33,11 +33,11 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
             .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))?;
     }
     match command {
-        Command::Diff(diff) => block_on(diff.run(&global, out)),
-        Command::Apply(apply) => block_on(apply.run(&global, out)),
-        Command::Undo(undo) => block_on(undo.run(&global, out)),
-        Command::Stage(verb) => block_on(verb.run(&global, out)),
-        Command::Snapshot(verb) => block_on(verb.run(&global, out)),
+        Command::Diff(diff) => diff.run(&global, out),
+        Command::Apply(apply) => apply.run(&global, out),
+        Command::Undo(undo) => undo.run(&global, out),
+        Command::Stage(verb) => verb.run(&global, out),
+        Command::Snapshot(verb) => verb.run(&global, out),
         Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),
         Command::Contract(verb) => verb.run(out),
@@ -53,7 +53,8 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
     }
 }
 
-fn block_on(work: impl Future<Output = Ended>) -> Ended {
+/// Waits for work on the store.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start: {e}")))?.block_on(work)
 }

@@ -110,14 +110,14 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 impl Verb {
-    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         match self {
-            Self::Freeze(freeze) => freeze.run(&project, out).await,
-            Self::Thaw(thaw) => thaw.run(&project, out).await,
+            Self::Freeze(freeze) => freeze.run(&project, out),
+            Self::Thaw(thaw) => thaw.run(&project, out),
             Self::Diff(diff) => diff.run(&project, out),
             Self::List => list(&project, out),
-            Self::Gc(gc) => gc.run(&project, out).await,
+            Self::Gc(gc) => gc.run(&project, out),
             Self::Pin(named) => named.change(&project, out, "pinned", |s, home| s.pin(home, true)),
             Self::Unpin(named) => named.change(&project, out, "unpinned", |s, home| s.pin(home, false)),
             Self::Forget(named) => named.change(&project, out, "forgot", |s, home| s.forget(home)),
@@ -127,10 +127,10 @@ impl Verb {
 }
 
 impl Freeze {
-    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+    fn run(self, project: &Project, out: &mut Out) -> Ended {
         let folder = self.dir.as_deref().unwrap_or(project.root());
         let rules = workspace::rules(folder, self.include, self.exclude)?;
-        let opened = workspace::open(project, folder, out).await?;
+        let opened = workspace::open(project, folder, out)?;
         let frozen = opened.workspace.freeze(&rules, self.paranoid, now_ms())?;
         let (id, files, bytes) = (frozen.id.to_hex(), frozen.files, frozen.bytes);
         out.result(&json!({"id": id, "files": files, "bytes": bytes, "hashed_files": frozen.hashed_files}), || {
@@ -152,7 +152,7 @@ fn size(bytes: u64) -> String {
 }
 
 impl Thaw {
-    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+    fn run(self, project: &Project, out: &mut Out) -> Ended {
         let home = project.folder()?;
         let snapshot = Snapshot::find(&home, &self.id)?;
         let is_new = match std::fs::read_dir(&self.dir) {
@@ -171,10 +171,10 @@ impl Thaw {
             return Ok(0);
         }
         let rules = workspace::rules(&self.dir, Vec::new(), Vec::new())?;
-        let opened = workspace::open(project, &self.dir, out).await?;
+        let opened = workspace::open(project, &self.dir, out)?;
         let lock = opened.workspace.lock()?;
         let publication = opened.workspace.thaw(&lock, snapshot.id, &rules, &new_id(), now_ms(), self.discard)?;
-        workspace::record(project, &opened.workspace, &publication, out).await?;
+        workspace::record(project, &opened.workspace, &publication, out)?;
         out.result(
             &json!({
                 "id": id,
@@ -246,8 +246,8 @@ fn list(project: &Project, out: &mut Out) -> Ended {
 }
 
 impl Gc {
-    async fn run(self, project: &Project, out: &mut Out) -> Ended {
-        let opened = workspace::open(project, project.root(), out).await?;
+    fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let opened = workspace::open(project, project.root(), out)?;
         let mut kept = None;
         let swept = opened.blobs.sweep(|blobs| {
             let length = |digest| blobs.length(digest);

@@ -83,10 +83,10 @@ pub(crate) struct Drop {
 }
 
 impl Verb {
-    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         match self {
-            Self::New(new) => new.run(&project, out).await,
+            Self::New(new) => new.run(&project, out),
             Self::Exec(exec) => exec.run(&project),
             Self::List => list(&project, out),
             Self::Drop(drop) => {
@@ -101,9 +101,9 @@ impl Verb {
 }
 
 impl New {
-    async fn run(self, project: &Project, out: &mut Out) -> Ended {
+    fn run(self, project: &Project, out: &mut Out) -> Ended {
         let rules = workspace::rules(project.root(), self.include, self.exclude)?;
-        let opened = workspace::open(project, project.root(), out).await?;
+        let opened = workspace::open(project, project.root(), out)?;
         let mode = match self.mode {
             Some(name) => doctor::require(project, name.into())?,
             None => doctor::best(project)?,

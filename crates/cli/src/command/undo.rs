@@ -18,14 +18,14 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let opened = workspace::open(&project, project.root(), out).await?;
+        let opened = workspace::open(&project, project.root(), out)?;
         let rules = workspace::rules(project.root(), Vec::new(), Vec::new())?;
         let lock = opened.workspace.lock()?;
         let earlier = opened.workspace.publication(&self.id)?;
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
-        workspace::record(&project, &opened.workspace, &publication, out).await?;
+        workspace::record(&project, &opened.workspace, &publication, out)?;
         drop(lock);
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";

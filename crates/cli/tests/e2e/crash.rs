@@ -3,22 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use actum_testkit::dice::Dice;
 use actum_testkit::event::{event, signal};
 use actum_testkit::postgres::{Cluster, shared_url};
 use actum_testkit::program::{Program, Running};
 use serde_json::Value;
 
 use super::actum;
-
-/// A small generator with a fixed seed: a failure repeats.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
-    }
-}
 
 /// What was acknowledged, as the producer saw it: id and place in the log.
 #[derive(Default)]
@@ -87,7 +78,7 @@ fn feed(process: &mut Running, round: u64, acks: u64, acknowledged: &mut Acknowl
 
 fn killed_at_random(actum: &Program, rounds: u64) {
     actum.run_with(&["ledger", "append"], signal("t", "signal").to_string().as_bytes()).ok();
-    let (mut dice, mut acknowledged) = (Dice(7), Acknowledged::default());
+    let (mut dice, mut acknowledged) = (Dice::new(7), Acknowledged::default());
     for round in 0..rounds {
         let mut process = start(actum, &[]);
         feed(&mut process, round, dice.roll(40), &mut acknowledged);
@@ -181,7 +172,7 @@ fn postgres_server_killed_200_times() {
     let mut cluster = Cluster::start();
     let actum = actum().on_store(&cluster.create_database());
     actum.run_with(&["ledger", "append"], signal("t", "signal").to_string().as_bytes()).ok();
-    let (mut dice, mut acknowledged) = (Dice(11), Acknowledged::default());
+    let (mut dice, mut acknowledged) = (Dice::new(11), Acknowledged::default());
     let mut survived = 0;
     for round in 0..ROUNDS {
         let mut process = start(&actum, &[]);

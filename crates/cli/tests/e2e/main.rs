@@ -10,6 +10,7 @@ mod examples;
 mod ledger;
 mod store;
 mod tamper;
+mod workspace;
 
 use actum_testkit::program::Program;
 
