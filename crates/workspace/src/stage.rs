@@ -134,7 +134,9 @@ impl Stage {
                 let made = mknodat(CWD, &mask, FileType::CharacterDevice, FileMode::from_raw_mode(0), 0);
                 made.map_err(at("mask", &mask))
             }
-            Mode::Reflink | Mode::Copy if self.strict => thaw_new(workspace.blobs(), self.base, &self.copied()),
+            Mode::Reflink | Mode::Copy if self.strict => {
+                thaw_new(workspace.home(), workspace.blobs(), self.base, &self.copied())
+            }
             Mode::Reflink | Mode::Copy => {
                 if self.mode == Mode::Reflink {
                     is_reflink_possible(&self.folder, &self.workspace)
@@ -293,7 +295,7 @@ fn mirror(workspace: &Workspace, id: Digest) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    thaw_new(workspace.blobs(), id, &path)
+    thaw_new(workspace.home(), workspace.blobs(), id, &path)
 }
 
 /// Removes mirrors that no stage stands on.

@@ -1,9 +1,11 @@
 //! Thaw into a folder that does not exist yet or is empty: everything is written aside and gets its name in one step.
 //! Bringing a workspace back to a snapshot is another matter (`transaction`).
 
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use actum_contract::blob::Blobs;
@@ -18,8 +20,8 @@ use crate::record::sync_parent;
 use crate::transaction::remove_all;
 use crate::tree::{self, DEPTH_MAX, Kind};
 
-/// Restores a snapshot to `target`, which must be missing or empty.
-pub fn thaw_new(blobs: &dyn Blobs, id: Digest, target: &Path) -> Result<()> {
+/// Restores a snapshot to `target`, which must be missing or empty. `home` remembers what is being written where.
+pub fn thaw_new(home: &Path, blobs: &dyn Blobs, id: Digest, target: &Path) -> Result<()> {
     let refused = |why: &str| Error::Refused(format!("{} {why}", target.display()));
     match fs::read_dir(target).map(|mut entries| entries.next().is_none()) {
         Ok(true) => {}
@@ -29,37 +31,74 @@ pub fn thaw_new(blobs: &dyn Blobs, id: Digest, target: &Path) -> Result<()> {
     }
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(parent).map_err(at("make", parent))?;
+    let parent = fs::canonicalize(parent).map_err(at("find", parent))?;
     let name = target.file_name().ok_or_else(|| refused("is not a folder that can be made"))?;
-    remove_dead(parent)?;
-    let mut aside = std::ffi::OsString::from(format!("{ASIDE}{}-", std::process::id()));
+    let mut aside = OsString::from(format!(".actum-thaw-{}-", std::process::id()));
     aside.push(name);
     let aside = parent.join(aside);
-    remove_all(&aside)?;
+    let note = Note::leave(home, &aside)?;
     let written = write(blobs, id, &aside).and_then(|()| {
         crash::point("thaw.written");
         // Takes the place of an empty folder too.
-        fs::rename(&aside, target).map_err(at("make", target))
+        fs::rename(&aside, parent.join(name)).map_err(at("make", target))
     });
     if written.is_err() {
         let _ = remove_all(&aside);
     }
-    written?;
     crash::point("thaw.named");
-    sync_parent(target)
+    note.take_away()?;
+    written?;
+    sync_parent(&aside)
 }
 
-const ASIDE: &str = ".actum-thaw-";
+/// A note that a folder is being written aside; locked as long as its writer lives.
+struct Note {
+    path: PathBuf,
+    _lock: File,
+}
 
-/// What a thaw that died has left beside its target. The name says whose it was.
-fn remove_dead(parent: &Path) -> Result<()> {
-    for entry in fs::read_dir(parent).map_err(at("list", parent))?.flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(ASIDE)).and_then(|rest| rest.split('-').next());
-        if let Some(owner) = owner.and_then(|owner| owner.parse::<u32>().ok())
-            && owner != std::process::id()
-            && !PathBuf::from(format!("/proc/{owner}")).exists()
-        {
-            remove_all(&entry.path())?;
+fn notes(home: &Path) -> PathBuf {
+    home.join("workspace/thaws")
+}
+
+impl Note {
+    fn leave(home: &Path, aside: &Path) -> Result<Self> {
+        let folder = notes(home);
+        fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+        let path = folder.join(Digest::blake3(aside.as_os_str().as_bytes()).to_hex());
+        let mut lock = File::create(&path).map_err(at("make", &path))?;
+        lock.lock().map_err(at("lock", &path))?;
+        let written = lock.write_all(aside.as_os_str().as_bytes()).and_then(|()| lock.sync_all());
+        written.map_err(at("write", &path))?;
+        sync_parent(&path)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    fn take_away(self) -> Result<()> {
+        fs::remove_file(&self.path).map_err(at("remove", &self.path))
+    }
+}
+
+/// Removes what writers that died have left aside.
+pub(crate) fn remove_dead(home: &Path) -> Result<()> {
+    let folder = notes(home);
+    let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+    for entry in entries {
+        let path = entry.map_err(at("list", &folder))?.path();
+        let Ok(mut note) = File::open(&path) else { continue };
+        if note.try_lock().is_err() {
+            continue;
+        }
+        let mut aside = Vec::new();
+        note.read_to_end(&mut aside).map_err(at("read", &path))?;
+        let aside = PathBuf::from(OsString::from_vec(aside));
+        // A note cut off by the crash names nothing that could have been written yet.
+        if aside.file_name().is_some_and(|name| name.as_bytes().starts_with(b".actum-thaw-")) {
+            remove_all(&aside)?;
+        }
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(at("remove", &path)(e)),
+            _ => {}
         }
     }
     Ok(())

@@ -67,6 +67,7 @@ impl Workspace {
             fs::create_dir_all(&folder).map_err(at("make", &folder))?;
         }
         let home = fs::canonicalize(home).map_err(at("find", home))?;
+        crate::thaw::remove_dead(&home)?;
         Ok(Self { root: Root::open(&root)?, home, blobs })
     }
 

@@ -164,7 +164,7 @@ impl Thaw {
         };
         let id = snapshot.id.to_hex();
         if is_new {
-            thaw_new(&*project.blobs()?, snapshot.id, &self.dir)?;
+            thaw_new(&home, &*project.blobs()?, snapshot.id, &self.dir)?;
             out.result(&json!({"id": id, "folder": self.dir.display().to_string(), "files": snapshot.files}), || {
                 format!("restored {} to {}", count(snapshot.files, "file", "files"), self.dir.display())
             });

@@ -11,6 +11,7 @@ mod ledger;
 mod store;
 mod tamper;
 mod workspace;
+mod workspace_crash;
 
 use actum_testkit::program::Program;
 
