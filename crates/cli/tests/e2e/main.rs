@@ -12,6 +12,7 @@ mod store;
 mod tamper;
 mod workspace;
 mod workspace_crash;
+mod workspace_hostile;
 
 use actum_testkit::program::Program;
 
