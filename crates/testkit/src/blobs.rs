@@ -1,23 +1,19 @@
-//! Blobs in memory, with the promises of the port and nothing else. Counts what is put, so that a test can tell.
+//! Blobs in memory, with the promises of the port and nothing else, and what every place for contents must do.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use actum_contract::blob::{Batch, BlobError, Blobs};
 use actum_contract::digest::Digest;
 
-#[derive(Debug, Default)]
-pub struct MemoryBlobs(Mutex<HashMap<Digest, Vec<u8>>>);
+/// A clone is another handle on the same contents.
+#[derive(Debug, Default, Clone)]
+pub struct MemoryBlobs(Arc<Mutex<HashMap<Digest, Vec<u8>>>>);
 
 impl MemoryBlobs {
     fn contents(&self) -> MutexGuard<'_, HashMap<Digest, Vec<u8>>> {
         self.0.lock().expect("no test panics while it holds this")
-    }
-
-    /// How many contents there are.
-    pub fn count(&self) -> usize {
-        self.contents().len()
     }
 }
 
@@ -73,4 +69,40 @@ impl Batch for Pending<'_> {
         self.blobs.contents().extend(new);
         Ok(())
     }
+}
+
+/// What every place for contents must do. `reopened` is another handle on the same place.
+pub fn conformance(blobs: &dyn Blobs, reopened: &dyn Fn() -> Box<dyn Blobs>) {
+    let (one, two, large) = (b"one".to_vec(), Vec::new(), vec![7; 3_000_000]);
+    let digest = |bytes: &[u8]| Digest::blake3(bytes);
+    assert!(matches!(blobs.read(digest(&one)), Err(BlobError::Missing(d)) if d == digest(&one)));
+    assert!(!blobs.contains(digest(&one)).expect("an answer"));
+
+    let batch = blobs.batch().expect("a batch");
+    for content in [&one, &two, &one] {
+        batch.put(digest(content), content).expect("it is taken");
+    }
+    let streamed = batch.put_stream(&mut large.as_slice()).expect("it is taken");
+    assert_eq!(streamed, (digest(&large), large.len() as u64));
+    assert!(!reopened().contains(digest(&one)).expect("an answer"), "nothing counts before commit");
+    batch.commit().expect("it is durable");
+    batch.commit().expect("nothing more to do");
+    for content in [&one, &two, &large] {
+        for place in [blobs, &*reopened()] {
+            assert_eq!(&place.read(digest(content)).expect("it is there"), content);
+            let mut copy = Vec::new();
+            assert_eq!(place.copy(digest(content), &mut copy).expect("it is there"), content.len() as u64);
+            assert_eq!(&copy, content);
+        }
+    }
+    // After a commit the same batch goes on.
+    batch.put(digest(b"later"), b"later").expect("it is taken");
+    batch.commit().expect("it is durable");
+    drop(batch);
+    assert_eq!(reopened().read(digest(b"later")).expect("it is there"), b"later");
+
+    let dropped = blobs.batch().expect("a batch");
+    dropped.put(digest(b"never"), b"never").expect("it is taken");
+    drop(dropped);
+    assert!(!reopened().contains(digest(b"never")).expect("an answer"), "a batch that is dropped leaves nothing");
 }

@@ -308,3 +308,126 @@ impl Folder {
         store(batch, &self.entries).map(Some)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use actum_testkit::blobs::MemoryBlobs;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Model = BTreeMap<String, Node>;
+
+    fn file(content: &str) -> Node {
+        Node { kind: Kind::File, digest: Digest::blake3(content.as_bytes()) }
+    }
+
+    /// Stores a tree given as its leaves; a path that ends in a slash is an empty folder.
+    fn store_model(batch: &dyn Batch, model: &Model) -> Digest {
+        let mut entries = Entries::new();
+        let mut inner: BTreeMap<String, Model> = BTreeMap::new();
+        for (path, node) in model {
+            match path.split_once('/') {
+                None => drop(entries.insert(path.clone().into_bytes(), *node)),
+                Some((name, "")) => drop(inner.entry(name.to_owned()).or_default()),
+                Some((name, rest)) => {
+                    inner.entry(name.to_owned()).or_default().insert(rest.to_owned(), *node);
+                }
+            }
+        }
+        for (name, model) in inner {
+            entries.insert(name.into_bytes(), Node::folder(store_model(batch, &model)));
+        }
+        store(batch, &entries).unwrap()
+    }
+
+    fn read_model(blobs: &dyn Blobs, id: Digest) -> Model {
+        let slash = |path: &TreePath, node: &Node| match node.kind {
+            Kind::Folder => format!("{path}/"),
+            _ => path.to_string(),
+        };
+        leaves(blobs, id).unwrap().iter().map(|(path, node)| (slash(path, node), *node)).collect()
+    }
+
+    /// Random leaves, made into a tree that can exist: nothing lies below a file.
+    fn models() -> impl Strategy<Value = Model> {
+        let path = prop::collection::vec("[abc]", 1..4).prop_map(|names| names.join("/"));
+        let leaf = (path, prop_oneof![Just(None), "[xy]".prop_map(Some)]);
+        prop::collection::vec(leaf, 0..12).prop_map(|leaves| {
+            let mut model = Model::new();
+            for (path, content) in leaves {
+                let (path, node) = match content {
+                    Some(content) => (path, file(&content)),
+                    None => (format!("{path}/"), Node::folder(empty())),
+                };
+                let bare = path.trim_end_matches('/').to_owned();
+                let below = format!("{bare}/");
+                let blocked = bare.match_indices('/').any(|(at, _)| model.contains_key(&bare[..at]));
+                if !blocked && !model.contains_key(&bare) && !model.keys().any(|other| other.starts_with(&below)) {
+                    model.retain(|other, _| !(other.ends_with('/') && path.starts_with(other.as_str())));
+                    model.insert(path, node);
+                }
+            }
+            model
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_difference_applied_gives_the_other_tree(before in models(), after in models()) {
+            let blobs = MemoryBlobs::default();
+            let batch = blobs.batch().unwrap();
+            let (a, b) = (store_model(&*batch, &before), store_model(&*batch, &after));
+            batch.commit().unwrap();
+            prop_assert_eq!(&read_model(&blobs, a), &before);
+            let changes = diff(&blobs, a, b).unwrap();
+            prop_assert_eq!(changes.is_empty(), a == b);
+            prop_assert!(changes.iter().all(|change| change.before != change.after));
+            prop_assert_eq!(apply(&blobs, &*batch, a, &changes).unwrap(), b);
+            let back: Vec<_> = changes.iter().map(Change::reversed).collect();
+            prop_assert_eq!(apply(&blobs, &*batch, b, &back).unwrap(), a);
+            // Looked up one by one, leaves are what they are listed as.
+            for (path, node) in leaves(&blobs, b).unwrap() {
+                prop_assert_eq!(lookup(&blobs, b, &path).unwrap(), Some(node));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_folder_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let with_head = [MAGIC, &bytes].concat();
+            let _ = decode(Digest::ZERO, &bytes);
+            if let Ok(entries) = decode(Digest::ZERO, &with_head) {
+                let again = encode(entries.iter().map(|(name, node)| (name.as_slice(), *node)));
+                prop_assert_eq!(again, with_head, "one folder has one form");
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_that_would_lead_out_is_refused() {
+        let node = file("x");
+        for name in [b"..".as_slice(), b".", b"", b"a/b", b"a\0", b".git", b".actum"] {
+            let bytes = encode([(name, node)]);
+            assert!(decode(Digest::ZERO, &bytes).is_err(), "{name:?}");
+        }
+        for names in [[b"b".as_slice(), b"a"], [b"a", b"a"]] {
+            let bytes = encode(names.map(|name| (name, node)));
+            assert!(decode(Digest::ZERO, &bytes).is_err(), "{names:?} are out of order");
+        }
+        let whole = encode([(b"a".as_slice(), node)]);
+        for end in MAGIC.len() + 1..whole.len() {
+            assert!(decode(Digest::ZERO, &whole[..end]).is_err(), "cut off at {end}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_tree_is_what_the_design_says() {
+        // Pinned: a snapshot's id must never change its meaning.
+        assert_eq!(empty().to_hex(), Digest::blake3(b"actum tree 1\n").to_hex());
+        let bytes = encode([(b"a".as_slice(), file("hello\n")), (b"b".as_slice(), Node::folder(empty()))]);
+        let by_hand =
+            [b"actum tree 1\nf\x01\0\0\0a".as_slice(), &Digest::blake3(b"hello\n").0, b"d\x01\0\0\0b", &empty().0]
+                .concat();
+        assert_eq!(bytes, by_hand);
+    }
+}

@@ -25,6 +25,16 @@ const NEEDS: &[Need] = &[
         source: Source::System("postgresql"),
     },
     Need {
+        name: "git",
+        present: || program::succeeds(Command::new("git").arg("--version")),
+        source: Source::System("git"),
+    },
+    Need {
+        name: "btrfs tools",
+        present: || program::succeeds(Command::new("mkfs.btrfs").arg("--version")),
+        source: Source::System("btrfs-progs"),
+    },
+    Need {
         name: "rustfmt",
         present: || program::succeeds(program::cargo().args(["fmt", "--version"])),
         source: Source::Toolchain("rustfmt"),

@@ -25,17 +25,33 @@ struct Finding {
     remedy: Option<String>,
 }
 
-/// A folder to try things in: on the file system of the workspace where there is one.
-fn scratch(project: &Project) -> PathBuf {
-    let own = project.root().join(".actum");
-    if own.is_dir() { own } else { std::env::temp_dir() }
+/// A folder to try things in, removed afterwards: on the file system of the workspace, if we may write there.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(project: &Project) -> Self {
+        let name = format!(".actum-doctor-{}", std::process::id());
+        let here = project.root().join(&name);
+        if std::fs::create_dir(&here).is_ok() {
+            return Self(here);
+        }
+        let elsewhere = std::env::temp_dir().join(&name);
+        let _ = std::fs::create_dir(&elsewhere);
+        Self(elsewhere)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Doctor {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let scratch = scratch(&project);
-        let findings = [overlay(&scratch), reflink(&scratch), copy()];
+        let scratch = Scratch::new(&project);
+        let findings = [overlay(&scratch.0), reflink(&scratch.0), copy()];
         let best = findings.iter().find(|finding| finding.ok).map_or("none", |finding| finding.name);
         let shown = |f: &Finding| json!({"name": f.name, "ok": f.ok, "detail": f.detail, "remedy": f.remedy});
         let modes: Vec<Value> = findings.iter().map(shown).collect();

@@ -11,6 +11,7 @@ use actum_testkit::tree::{Leaves, build, edit, play, read};
 use serde_json::Value;
 
 use super::actum;
+use super::workspace_hostile::{in_own_mounts, is_root};
 
 fn freeze(actum: &Program) -> Value {
     json(actum, &["snapshot", "freeze", "--json"])
@@ -140,6 +141,41 @@ fn an_ordinary_user_can_do_all_of_it() {
     assert!(!actum.path("d").exists());
     let doctor = user.run(&["doctor", "--json"]).json();
     assert_eq!(doctor["staging"]["chosen"], "overlay", "{doctor}");
+}
+
+/// Only root may mount a file system from a file; for others this asks what their own file system can do.
+#[test]
+fn blocks_are_shared_where_the_file_system_can() {
+    let mount = "truncate -s 128M image; mkfs.btrfs -q image > /dev/null; mount -o loop image w";
+    let script = format!(
+        r#"{}
+        cd w; head -c 4000000 /dev/urandom > big; mkdir d; echo 1 > d/f; ln -s d l; echo '*.log' > .gitignore; echo x > a.log
+        can=$("$ACTUM" doctor --json | grep -o '"name":"reflink","ok":[a-z]*' | cut -d: -f3)
+        for mode in overlay reflink; do
+            if ! stage=$("$ACTUM" stage new -q --mode $mode 2> ../err); then
+                [ $mode = reflink ] && [ $can = false ] && grep -q A0406 ../err && continue
+                cat ../err; exit 9
+            fi
+            before=$(sha256sum big d/f)
+            "$ACTUM" stage exec $stage -- sh -c 'test -e a.log && echo more >> big && echo 2 > d/f && rm l'
+            [ "$(sha256sum big d/f)" = "$before" ]
+            "$ACTUM" apply --json $stage | grep -q '"deltas":\[.*\]'
+            [ ! -e l ]; [ "$(cat d/f)" = 2 ]; tail -c 5 big | grep -q more
+            "$ACTUM" undo -q $stage > /dev/null
+            [ "$(sha256sum big d/f)" = "$before" ]; [ -L l ]
+            echo $mode
+        done
+        "$ACTUM" snapshot check -q > /dev/null; echo can: $can"#,
+        if is_root() { mount } else { ":" },
+    );
+    let folder = Folder::new();
+    fs::create_dir(folder.join("w")).unwrap();
+    let ended = in_own_mounts(&script, folder.path());
+    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "{stdout}\n{stderr}");
+    if is_root() {
+        assert_eq!(stdout, "overlay\nreflink\ncan: true\n", "{stderr}");
+    }
 }
 
 #[test]

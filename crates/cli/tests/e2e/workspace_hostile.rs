@@ -193,11 +193,14 @@ fn of_sixteen_stages_with_overlapping_edits_one_per_path_wins() {
     }
 }
 
+pub(super) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+}
+
 /// Runs a script as root of a mount namespace of its own.
-fn in_own_mounts(script: &str, folder: &Path) -> std::process::Output {
-    let root = fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+pub(super) fn in_own_mounts(script: &str, folder: &Path) -> std::process::Output {
     let mut command = Command::new("unshare");
-    command.args(if root { &["-m"][..] } else { &["-rm"][..] }).args(["bash", "-euc", script]).current_dir(folder);
+    command.args(if is_root() { &["-m"][..] } else { &["-rm"][..] }).args(["bash", "-euc", script]).current_dir(folder);
     command.env("ACTUM", env!("CARGO_BIN_EXE_actum")).output().unwrap()
 }
 

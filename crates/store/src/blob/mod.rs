@@ -52,7 +52,7 @@ impl Folder {
         let packs = path.join("packs");
         std::fs::create_dir_all(&packs).map_err(io_error("make", &packs))?;
         let folder = Self { path: path.to_owned(), packs: RwLock::new(None) };
-        folder.join_small()?;
+        folder.tidy_up()?;
         Ok(folder)
     }
 
@@ -93,14 +93,15 @@ impl Folder {
         text.trim().parse().map_err(|_| io_error("understand", &path)(io::ErrorKind::InvalidData.into()))
     }
 
-    fn ids(&self) -> Result<Vec<String>, BlobError> {
+    /// Names in the folder of packs that end so, without the end.
+    fn names(&self, end: &str) -> Result<Vec<String>, BlobError> {
         let path = self.packs_path();
-        let mut ids = Vec::new();
+        let mut names = Vec::new();
         for entry in std::fs::read_dir(&path).map_err(io_error("list", &path))? {
             let name = entry.map_err(io_error("list", &path))?.file_name();
-            ids.extend(name.to_str().and_then(|name| name.strip_suffix(".idx")).map(str::to_owned));
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(end)).map(str::to_owned));
         }
-        Ok(ids)
+        Ok(names)
     }
 
     /// Takes note of packs that others have written or removed.
@@ -108,7 +109,7 @@ impl Folder {
         let path = self.packs_path();
         let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
         let mut packs = Vec::new();
-        for id in self.ids()? {
+        for id in self.names(".idx")? {
             match known.iter().find(|pack| pack.id == id) {
                 Some(pack) => packs.push(pack.clone()),
                 // Swept away between the listing and now: its living contents are in another pack.
@@ -206,6 +207,15 @@ impl Writing<'_> {
         match pack.as_mut() {
             Some(pack) => work(pack),
             None => unreachable!("it has just been made"),
+        }
+    }
+}
+
+impl Drop for Writing<'_> {
+    /// What was not committed is nobody's.
+    fn drop(&mut self) {
+        if let Some(pack) = self.pack.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            pack.abandon();
         }
     }
 }
@@ -334,13 +344,29 @@ impl NewPack {
 
     fn unless_empty(self) -> Option<Self> {
         if self.entries.is_empty() {
-            let _ = std::fs::remove_file(pack::unfinished(&self.folder, &self.id));
+            self.abandon();
             return None;
         }
         Some(self)
     }
 
+    fn abandon(self) {
+        for path in [pack::unfinished(&self.folder, &self.id), pack::unfinished_index(&self.folder, &self.id)] {
+            let _ = std::fs::remove_file(path);
+        }
+        // Its buffer must not be written to a file that is gone, least of all on a full disk.
+        let _ = self.file.into_parts();
+    }
+
     fn finish(mut self) -> Result<Pack, BlobError> {
+        let finished = self.try_finish();
+        if finished.is_err() {
+            self.abandon();
+        }
+        finished
+    }
+
+    fn try_finish(&mut self) -> Result<Pack, BlobError> {
         self.file.flush().map_err(self.failed())?;
         crash::point("blobs.written");
         self.file.get_ref().sync_data().map_err(self.failed())?;

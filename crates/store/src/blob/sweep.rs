@@ -42,12 +42,15 @@ impl Folder {
         Ok(self.remove_all_but(&living)?)
     }
 
-    /// Joins small packs when there are too many of them and nobody else is at work. Called when a folder is opened.
-    pub(super) fn join_small(&self) -> Result<(), BlobError> {
-        if self.ids()?.len() <= PACKS_MAX {
+    /// Removes what the dead have left and joins small packs when there are too many of them, if nobody else is at
+    /// work. Called when a folder is opened.
+    pub(super) fn tidy_up(&self) -> Result<(), BlobError> {
+        let (packs, unfinished) = (self.names(".idx")?.len(), self.names(".tmp")?.len());
+        if packs <= PACKS_MAX && unfinished == 0 {
             return Ok(());
         }
         let Some(_alone) = self.try_lock_alone()? else { return Ok(()) };
+        self.remove_leavings()?;
         let packs = self.rescan()?;
         let (small, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.bytes() < SMALL_BYTES);
         if small.len() > PACKS_MAX {

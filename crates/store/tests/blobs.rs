@@ -1,0 +1,201 @@
+//! Contents in packs: the promises of the port, sweeping, joining, and files that are not what they should be.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use actum_contract::blob::{Batch, BlobError, Blobs};
+use actum_contract::digest::Digest;
+use actum_store::blob::Folder;
+use actum_testkit::blobs::{MemoryBlobs, conformance};
+use actum_testkit::folder::Folder as Scratch;
+
+fn put(blobs: &Folder, contents: &[&[u8]]) -> Vec<Digest> {
+    let batch = blobs.batch().unwrap();
+    let digests = put_into(&*batch, contents);
+    batch.commit().unwrap();
+    digests
+}
+
+fn put_into(batch: &dyn Batch, contents: &[&[u8]]) -> Vec<Digest> {
+    contents
+        .iter()
+        .map(|content| {
+            batch.put(Digest::blake3(content), content).unwrap();
+            Digest::blake3(content)
+        })
+        .collect()
+}
+
+fn sweep(blobs: &Folder, living: &[Digest]) -> actum_store::blob::Swept {
+    blobs.sweep(|_| Ok::<_, BlobError>(living.iter().copied().collect::<HashSet<_>>())).unwrap()
+}
+
+fn files(scratch: &Scratch, end: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(scratch.join("packs")).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.to_str().unwrap().ends_with(end)).collect()
+}
+
+#[test]
+fn a_folder_keeps_the_promises_of_the_port() {
+    let scratch = Scratch::new();
+    let path = scratch.path().to_owned();
+    conformance(&Folder::open(&path).unwrap(), &|| Box::new(Folder::open(&path).unwrap()));
+}
+
+#[test]
+fn memory_keeps_them_too() {
+    let memory = MemoryBlobs::default();
+    conformance(&memory, &|| Box::new(memory.clone()));
+}
+
+#[test]
+fn a_content_is_stored_once() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    put(&blobs, &[b"a", b"b"]);
+    let (before, packs) = blobs.size().unwrap();
+    put(&blobs, &[b"b", b"a"]);
+    let batch = blobs.batch().unwrap();
+    batch.put_stream(&mut &b"a"[..]).unwrap();
+    batch.commit().unwrap();
+    drop(batch);
+    assert_eq!(blobs.size().unwrap(), (before, packs));
+    assert_eq!(blobs.check().unwrap(), (2, vec![]));
+    assert!(files(&scratch, ".tmp").is_empty(), "a batch with nothing new leaves no file");
+}
+
+#[test]
+fn many_writers_at_once() {
+    let scratch = Scratch::new();
+    let path = scratch.path();
+    std::thread::scope(|scope| {
+        for writer in 0..8 {
+            scope.spawn(move || {
+                let blobs = Folder::open(path).unwrap();
+                for n in 0..20 {
+                    put(&blobs, &[format!("shared {n}").as_bytes(), format!("own {writer} {n}").as_bytes()]);
+                }
+            });
+        }
+    });
+    let blobs = Folder::open(path).unwrap();
+    for writer in 0..8 {
+        for n in 0..20 {
+            let content = format!("own {writer} {n}").into_bytes();
+            assert_eq!(blobs.read(Digest::blake3(&content)).unwrap(), content);
+        }
+    }
+    assert_eq!(blobs.check().unwrap().1, []);
+}
+
+#[test]
+fn many_small_packs_become_one_and_large_ones_stay() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    let large = vec![1; 17 << 20];
+    let mut digests = put(&blobs, &[&large]);
+    for n in 0..70_u32 {
+        digests.extend(put(&blobs, &[&n.to_le_bytes()]));
+    }
+    assert_eq!(files(&scratch, ".pack").len(), 71);
+    let again = Folder::open(scratch.path()).unwrap();
+    assert_eq!(files(&scratch, ".pack").len(), 2);
+    // One that was opened before still finds everything.
+    for digest in digests {
+        assert!(again.read(digest).is_ok() && blobs.read(digest).is_ok());
+    }
+}
+
+#[test]
+fn a_sweep_keeps_what_lives_and_says_that_something_went() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    let large = vec![9; 3 << 20];
+    let digests = put(&blobs, &[b"dead".repeat(1000).as_slice(), b"alive", &large]);
+    let rest = put(&blobs, &[b"untouched"]);
+    let generation = blobs.batch().unwrap().generation();
+    let swept = sweep(&blobs, &[digests[1], digests[2], rest[0]]);
+    assert_eq!(swept.contents, 0, "a pack that is mostly alive is left alone");
+    let swept = sweep(&blobs, &[digests[1], rest[0]]);
+    assert_eq!(swept.contents, 2);
+    assert!(swept.bytes > 3 << 20 && swept.bytes_left < 1000);
+    assert_eq!(blobs.read(digests[1]).unwrap(), b"alive");
+    assert!(matches!(blobs.read(digests[2]), Err(BlobError::Missing(_))));
+    assert!(blobs.batch().unwrap().generation() > generation);
+    assert_eq!(sweep(&blobs, &[]).bytes_left, 0);
+}
+
+#[test]
+fn a_sweep_waits_for_whoever_is_storing() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    let other = Folder::open(scratch.path()).unwrap();
+    let old = put(&blobs, &[b"stored before"]);
+    let batch = blobs.batch().unwrap();
+    put_into(&*batch, &[b"stored before", b"new"]);
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let other = &other;
+        scope.spawn(move || {
+            // Whoever stored has made his reference durable by the time this is asked.
+            other.sweep(|_| Ok::<_, BlobError>(HashSet::from([Digest::blake3(b"stored before")]))).unwrap();
+            tell.send(()).unwrap();
+        });
+        assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "it waits");
+        batch.commit().unwrap();
+        drop(batch);
+        told.recv().unwrap();
+    });
+    assert_eq!(blobs.read(old[0]).unwrap(), b"stored before");
+}
+
+#[test]
+fn leavings_of_the_dead_are_swept() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    let kept = put(&blobs, &[b"kept"]);
+    let leave = || {
+        fs::write(scratch.join("packs/dead.pack.tmp"), b"half").unwrap();
+        fs::write(scratch.join("packs/orphan.pack"), b"no index").unwrap();
+    };
+    leave();
+    sweep(&blobs, &kept);
+    assert_eq!((files(&scratch, ".tmp").len(), files(&scratch, ".pack").len()), (0, 1));
+    leave();
+    let batch = blobs.batch().unwrap();
+    Folder::open(scratch.path()).unwrap();
+    assert_eq!(files(&scratch, ".tmp").len(), 1, "somebody is storing: it may be his");
+    batch.put(Digest::blake3(b"given up"), b"given up").unwrap();
+    assert_eq!(files(&scratch, ".tmp").len(), 2);
+    drop(batch);
+    assert_eq!(files(&scratch, ".tmp").len(), 1, "a batch that is dropped takes its file along");
+    Folder::open(scratch.path()).unwrap();
+    assert_eq!((files(&scratch, ".tmp").len(), files(&scratch, ".pack").len()), (0, 1));
+}
+
+#[test]
+fn files_that_are_not_ours_are_named() {
+    let scratch = Scratch::new();
+    let digest = put(&Folder::open(scratch.path()).unwrap(), &[b"content"])[0];
+    let index = files(&scratch, ".idx").pop().unwrap();
+    let whole = fs::read(&index).unwrap();
+    let answer = || Folder::open(scratch.path()).unwrap().read(digest).unwrap_err().to_string();
+
+    let mut newer = whole.clone();
+    newer[11] = b'2';
+    fs::write(&index, newer).unwrap();
+    assert!(answer().contains("made by a newer version"), "{}", answer());
+    fs::write(&index, &whole[..whole.len() - 1]).unwrap();
+    assert!(answer().contains("cannot understand"), "{}", answer());
+
+    fs::write(&index, &whole).unwrap();
+    let pack = files(&scratch, ".pack").pop().unwrap();
+    let bytes = fs::read(&pack).unwrap();
+    fs::write(&pack, &bytes[..bytes.len() - 3]).unwrap();
+    assert!(answer().contains("is damaged in pack"), "{}", answer());
+}
