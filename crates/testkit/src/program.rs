@@ -17,6 +17,11 @@ pub struct Program {
     env: Vec<(String, String)>,
 }
 
+/// Any other program, for what a test or a benchmark needs from the machine.
+pub fn other(name: &str) -> Command {
+    Command::new(name)
+}
+
 /// What a call left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {

@@ -1,7 +1,7 @@
 //! Small files this crate keeps for itself: a magic line with a version, fields, and a digest over both at the end. A
 //! file that is torn or foreign is known as such; one from a newer program is refused by name.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
@@ -95,7 +95,7 @@ pub(crate) struct Reader<'a> {
 /// The whole file, or nothing if there is none.
 pub(crate) fn load(path: &Path) -> Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    match OpenOptions::new().read(true).open(path) {
+    match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(at("open", path)(e)),
         Ok(mut file) => file.read_to_end(&mut bytes).map(|_| Some(bytes)).map_err(at("read", path)),

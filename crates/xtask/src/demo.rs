@@ -137,6 +137,47 @@ const PROOFS: &[Scene] = &[
     },
 ];
 
+/// There is one stage, and ids begin with the time: this is enough of it.
+const THE_STAGE: &str = "01";
+
+const WORKSPACE: &[Scene] = &[
+    Scene {
+        caption: "A folder is frozen: one hash for everything in it. A second freeze would read nothing.",
+        words: &["snapshot", "freeze"],
+        says: "files",
+        ..PLAIN
+    },
+    Scene {
+        caption: "A stage is a private copy of it, made in milliseconds whatever the size.",
+        words: &["stage", "new"],
+        ..PLAIN
+    },
+    Scene {
+        caption: "Whatever a program does in there, the folder does not notice.",
+        words: &["stage", "exec", THE_STAGE, "--", "sh", "-c", "rm -r examples; echo done > result.txt; ls"],
+        says: "result.txt",
+        ..PLAIN
+    },
+    Scene {
+        caption: "What it has come to: every file, also those that went with their folder.",
+        words: &["diff", THE_STAGE, "--stat"],
+        says: "delete  examples/ledger/wrong.jsonl",
+        ..PLAIN
+    },
+    Scene {
+        caption: "Publishing is all or nothing, and refused where somebody else changed the same file.",
+        words: &["apply", THE_STAGE],
+        says: "takes it back",
+        ..PLAIN
+    },
+    Scene {
+        caption: "And it can be taken back.",
+        words: &["undo", THE_STAGE],
+        says: "add     examples/ledger/wrong.jsonl",
+        ..PLAIN
+    },
+];
+
 /// In the payload of the last event of `EXECUTION`, and nowhere else.
 const FORGED_TEXT: &[u8] = b"site-plan.json";
 const FORGED: Scene = Scene {
@@ -175,6 +216,9 @@ fn play(profile: &str) -> Result<(), String> {
     }
     flip_one_bit(&stage.folder.join(COPY))?;
     stage.play(&FORGED)?;
+    for scene in WORKSPACE {
+        stage.play(scene)?;
+    }
     println!("\nEvery command ended as it should.");
     Ok(())
 }

@@ -9,13 +9,14 @@ mod measure;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
 use actum_sandbox::{Layers, View};
 use actum_store::blob::Folder as Blobs;
 use actum_testkit::folder::Folder;
+use actum_testkit::program::other;
 use actum_workspace::{Mode, NewStage, Rules, Stage, Workspace};
 
 use measure::{median, print, spread, verdict};
@@ -60,7 +61,7 @@ fn milliseconds(work: impl FnOnce()) -> f64 {
 }
 
 fn run(program: &str, arguments: &[&str], folder: &Path) {
-    let mut command = Command::new(program);
+    let mut command = other(program);
     command.args(arguments).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::piped());
     let ended = command.output().expect("the program starts");
     assert!(ended.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&ended.stderr));
@@ -71,8 +72,7 @@ fn actum(arguments: &[&str], folder: &Path) {
 }
 
 fn output(arguments: &[&str], folder: &Path) -> String {
-    let ended =
-        Command::new(env!("CARGO_BIN_EXE_actum")).args(arguments).current_dir(folder).output().expect("it runs");
+    let ended = other(env!("CARGO_BIN_EXE_actum")).args(arguments).current_dir(folder).output().expect("it runs");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     String::from_utf8_lossy(&ended.stdout).trim().to_owned()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use actum_testkit::dice::Dice;
 use actum_testkit::folder::Folder;
-use actum_testkit::program::Program;
+use actum_testkit::program::{Program, other};
 use actum_testkit::tree::{Leaves, build, edit, play, read};
 use serde_json::Value;
 
@@ -288,7 +288,7 @@ fn repositories_in_the_workspace_are_folders_and_git_is_left_alone() {
     let actum = actum();
     let git = |arguments: &[&str], folder: &str| {
         let own = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "init.defaultBranch=main"];
-        let ended = std::process::Command::new("git")
+        let ended = other("git")
             .args(own)
             .args(arguments)
             .current_dir(actum.path(folder))
@@ -445,7 +445,7 @@ fn a_patch_is_one_that_git_applies() {
     let target = plain.join("w").display().to_string();
     json(&actum, &["snapshot", "thaw", "--json", &first, &target]);
     fs::write(plain.join("patch"), &patch).unwrap();
-    let git = std::process::Command::new("git").args(["apply", "../patch"]).current_dir(&target).output().unwrap();
+    let git = other("git").args(["apply", "../patch"]).current_dir(&target).output().unwrap();
     assert!(git.status.success(), "{}\n{patch}", String::from_utf8_lossy(&git.stderr));
     json(&actum, &["apply", "--json", &stage]);
     assert_eq!(read(Path::new(&target)), read(actum.folder()), "{patch}");

@@ -6,7 +6,7 @@ use std::fs;
 
 use actum_testkit::dice::Dice;
 use actum_testkit::folder::Folder;
-use actum_testkit::program::Program;
+use actum_testkit::program::{Program, other};
 use actum_testkit::tree::{build, edit, play, read};
 
 use super::actum;
@@ -58,8 +58,7 @@ fn matrix(prepare: impl Fn(&Program) -> Vec<String>, required: &[&str]) {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let before = read(actum.folder());
         let copy = Folder::new();
-        let status =
-            std::process::Command::new("cp").args(["-a", "--"]).arg(actum.folder()).arg(copy.join("w")).status();
+        let status = other("cp").args(["-a", "--"]).arg(actum.folder()).arg(copy.join("w")).status();
         assert!(status.unwrap().success());
         if !killed_at(&actum, &arguments, &at) {
             continue;

@@ -3,11 +3,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actum_testkit::folder::Folder;
-use actum_testkit::program::Program;
+use actum_testkit::program::{Program, other};
 use actum_testkit::tree::read;
 
 use super::actum;
@@ -199,7 +198,7 @@ pub(super) fn is_root() -> bool {
 
 /// Runs a script as root of a mount namespace of its own.
 pub(super) fn in_own_mounts(script: &str, folder: &Path) -> std::process::Output {
-    let mut command = Command::new("unshare");
+    let mut command = other("unshare");
     command.args(if is_root() { &["-m"][..] } else { &["-rm"][..] }).args(["bash", "-euc", script]).current_dir(folder);
     command.env("ACTUM", env!("CARGO_BIN_EXE_actum")).output().unwrap()
 }

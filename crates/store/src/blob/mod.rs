@@ -84,7 +84,7 @@ impl Folder {
     fn generation(&self) -> Result<u64, BlobError> {
         let path = self.path.join("generation");
         let mut bytes = Vec::new();
-        match OpenOptions::new().read(true).open(&path) {
+        match File::open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(e) => return Err(io_error("open", &path)(e)),
             Ok(mut file) => file.read_to_end(&mut bytes).map_err(io_error("read", &path))?,
@@ -262,7 +262,7 @@ impl NewPack {
     fn begin(folder: &Path) -> Result<Self, BlobError> {
         let id = uuid::Uuid::now_v7().simple().to_string();
         let path = pack::unfinished(folder, &id);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(io_error("make", &path))?;
+        let file = File::create_new(&path).map_err(io_error("make", &path))?;
         let mut file = BufWriter::with_capacity(PIECE_BYTES, file);
         file.write_all(pack::MAGIC).map_err(io_error("write", &path))?;
         let at = pack::MAGIC.len() as u64;
@@ -373,7 +373,7 @@ impl NewPack {
         self.entries.sort_unstable_by_key(|(digest, _)| *digest);
         let index = pack::encode_index(&self.entries);
         let index_path = pack::unfinished_index(&self.folder, &self.id);
-        let written = OpenOptions::new().write(true).create_new(true).open(&index_path).and_then(|mut file| {
+        let written = File::create_new(&index_path).and_then(|mut file| {
             file.write_all(&index)?;
             file.sync_data()
         });
@@ -390,5 +390,5 @@ impl NewPack {
 }
 
 fn sync_folder(path: &Path) -> Result<(), BlobError> {
-    OpenOptions::new().read(true).open(path).and_then(|folder| folder.sync_all()).map_err(io_error("sync", path))
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(io_error("sync", path))
 }

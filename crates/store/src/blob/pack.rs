@@ -1,6 +1,6 @@
 //! One pack as it lies on disk, and reading from it. Never writes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ impl Pack {
     /// Nothing if somebody removed it meanwhile.
     pub(super) fn open(folder: &Path, id: &str) -> Result<Option<Self>, BlobError> {
         let (path, index_path) = (name(folder, id), index_name(folder, id));
-        let open = |path: &Path| match OpenOptions::new().read(true).open(path) {
+        let open = |path: &Path| match File::open(path) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(io_error("open", path)(e)),

@@ -4,7 +4,7 @@
 //! when that is durable do the old ones go. A sweep that dies leaves a content twice, never nowhere.
 
 use std::collections::HashSet;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl Folder {
     fn raise_generation(&self) -> Result<(), BlobError> {
         let (path, aside) = (self.path.join("generation"), self.path.join("generation.tmp"));
         let number = self.generation()? + 1;
-        let written = OpenOptions::new().write(true).create(true).truncate(true).open(&aside).and_then(|mut file| {
+        let written = File::create(&aside).and_then(|mut file| {
             writeln!(file, "{number}")?;
             file.sync_data()
         });

@@ -25,7 +25,7 @@ pub(super) const LIFTED: Lifted = &[
         "the composition root: the user's files, environment and exit code end here, and it stamps what was typed",
         &[ENVIRONMENT, FILES, EXIT, STD_CLOCKS, CLOCK, IDS],
     ),
-    ("store", "stamps rows and measures waits for locks", &[STD_CLOCKS, CLOCK, IDS]),
+    ("store", "stamps rows, measures waits for locks, keeps packs of contents", &[FILES, STD_CLOCKS, CLOCK, IDS]),
     ("workspace", "the file tree is its subject", &[FILES]),
     (
         "sandbox",
