@@ -36,16 +36,10 @@ pub(crate) fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// Opens a folder as a workspace of the project, without looking at what was left there.
-pub(crate) fn open_plain(project: &Project, folder: &Path) -> Result<Opened, Failure> {
-    let blobs = project.blobs()?;
-    let workspace = Workspace::open(folder, &project.folder()?, blobs.clone())?;
-    Ok(Opened { workspace, blobs })
-}
-
 /// Opens a workspace and carries what a dead process has left there to its end.
 pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened, Failure> {
-    let opened = open_plain(project, folder)?;
+    let blobs = project.blobs()?;
+    let opened = Opened { workspace: Workspace::open(folder, &project.folder()?, blobs.clone())?, blobs };
     if opened.workspace.is_interrupted()? {
         let lock = opened.workspace.lock()?;
         let recovered = opened.workspace.recover(&lock)?;

@@ -110,7 +110,8 @@ pub fn edit(dice: &mut Dice, steps: u64) -> String {
             8 => format!("{is_file} && chmod u+x ./{file}"),
             9 => format!("{is_file} && chmod u-x ./{file}"),
             10 => format!("rm -rf -- ./{file} && printf 'instead {n}' > ./{file}"),
-            11 => format!("mkdir -p -- ./{other_folder} && cp -aT -- ./{file} ./{other}"),
+            // Files only: what comes of copying a folder into itself depends on the order of inodes.
+            11 => format!("{is_file} && mkdir -p -- ./{other_folder} && cp -aT -- ./{file} ./{other}"),
             _ => format!("{is_file} && mkdir -p -- ./{other_folder} && ln -T -- ./{file} ./{other}"),
         };
         let _ = writeln!(script, "{{ {step}; }} 2>/dev/null || :");

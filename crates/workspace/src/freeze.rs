@@ -248,29 +248,26 @@ impl Walk<'_> {
 
     /// The folder has the names it had. Nothing if a file in it is another now.
     fn unchanged<'a>(&self, level: &Level<'_>, stamp: &Stamp, old: Record<'a>) -> Result<Option<Found<'a>>> {
-        let items: Vec<Item<'a>> = old.items().collect();
-        let is_same = |item: &Item<'_>| match item {
-            Item::Folder(..) => true,
-            Item::Leaf(known) => {
-                !known.racy
-                    && statat(&level.fd, known.name, AtFlags::SYMLINK_NOFOLLOW)
-                        .is_ok_and(|stat| Stamp::of(&stat) == known.stamp)
+        let is_same = |known: &Known<'_>| {
+            !known.racy
+                && statat(&level.fd, known.name, AtFlags::SYMLINK_NOFOLLOW)
+                    .is_ok_and(|stat| Stamp::of(&stat) == known.stamp)
+        };
+        let mut folders: Vec<(&CStr, Record<'a>)> = Vec::new();
+        // Many files in one folder are looked at by several threads, the usual few as they come.
+        let mut many: Vec<Known<'_>> = Vec::new();
+        let is_large = old.count() > FILES_ALONE_MAX;
+        for item in old.items() {
+            match item {
+                Item::Folder(name, record) => folders.push((name, record)),
+                Item::Leaf(known) if is_large => many.push(known),
+                Item::Leaf(known) if is_same(&known) => {}
+                Item::Leaf(_) => return Ok(None),
             }
-        };
-        let all_same = match items.len() > FILES_ALONE_MAX {
-            true => items.par_chunks(FILES_ALONE_MAX / 2).all(|chunk| chunk.iter().all(is_same)),
-            false => items.iter().all(is_same),
-        };
-        if !all_same {
+        }
+        if !many.par_chunks(FILES_ALONE_MAX / 2).all(|chunk| chunk.iter().all(is_same)) {
             return Ok(None);
         }
-        let folders: Vec<(&CStr, Record<'a>)> = items
-            .iter()
-            .filter_map(|item| match item {
-                Item::Folder(name, record) => Some((*name, *record)),
-                Item::Leaf(_) => None,
-            })
-            .collect();
         let look = |(name, record): &(&CStr, Record<'a>)| self.enter(level, name, true, false, Some(*record));
         let looked: Vec<Option<Found<'a>>> = match folders.len() {
             0 | 1 => folders.iter().map(look).collect::<Result<_>>()?,
@@ -283,7 +280,7 @@ impl Walk<'_> {
             return Ok(None);
         }
         let mut looked = looked.into_iter().flatten();
-        let entries = items.into_iter().filter_map(|item| match item {
+        let entries = old.items().filter_map(|item| match item {
             Item::Leaf(Known { role, racy, stamp, digest, name }) => {
                 Some((name.to_owned(), Looked::Leaf { role, racy, stamp, digest }))
             }

@@ -175,6 +175,11 @@ impl<'a> Record<'a> {
         Digest::from_slice(&self.header().3[STAMP_BYTES..][..32]).unwrap_or(Digest::ZERO)
     }
 
+    /// The number of its own entries.
+    pub(crate) fn count(&self) -> usize {
+        self.header().0
+    }
+
     /// Files and links below, and bytes of the files.
     pub(crate) fn totals(&self) -> Totals {
         let mut rest = &self.header().3[STAMP_BYTES + 32..];

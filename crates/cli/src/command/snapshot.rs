@@ -194,8 +194,8 @@ impl Thaw {
 
 impl Diff {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
-        let opened = workspace::open_plain(project, project.root())?;
-        let (a, b) = (id_of(project, &self.a)?, id_of(project, &self.b)?);
+        let opened = workspace::open(project, project.root(), out)?;
+        let (a, b) = (id_of(project, &self.a, out)?, id_of(project, &self.b, out)?);
         let changes = diff(opened.workspace.blobs(), a, b)?;
         show(
             &opened,
@@ -209,12 +209,12 @@ impl Diff {
 }
 
 /// A snapshot by its id, or a folder as it is now.
-fn id_of(project: &Project, text: &str) -> Result<Digest, Failure> {
+fn id_of(project: &Project, text: &str, out: &Out) -> Result<Digest, Failure> {
     match Snapshot::find(&project.folder()?, text) {
         Err(actum_workspace::Error::Unknown { .. }) if Path::new(text).is_dir() => {
             let folder = Path::new(text);
             let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
-            let Opened { workspace, .. } = workspace::open_plain(project, folder)?;
+            let Opened { workspace, .. } = workspace::open(project, folder, out)?;
             Ok(workspace.freeze(&rules, false, now_ms())?.id)
         }
         found => Ok(found?.id),
