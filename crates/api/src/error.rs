@@ -63,6 +63,8 @@ pub const WORKSPACE_REFUSED: &str = "WORKSPACE_REFUSED";
 pub const DISK_FULL: &str = "DISK_FULL";
 pub const CONTENT_DAMAGED: &str = "CONTENT_DAMAGED";
 pub const STAGING: &str = "STAGING_UNAVAILABLE";
+pub const STAGE_BUSY: &str = "STAGE_BUSY";
+pub const ALREADY_APPLIED: &str = "ALREADY_APPLIED";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -141,6 +143,12 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0406", STAGING, (1, 501), "This machine cannot stage that way",
         "The kernel or the file system does not offer what was asked for with `--mode`, or the helper could not be started.",
         "`actum doctor` says what this machine offers and how to get the rest; without `--mode` the best way is chosen."),
+    row("A0407", STAGE_BUSY, (6, 409), "A program is still running in the stage",
+        "A program started by `actum stage exec`, or something it left running, may still write to the stage. Publishing or removing it now would lose that.",
+        "Wait for the program or end it, then try again. `actum diff ID` shows what there is so far."),
+    row("A0408", ALREADY_APPLIED, (6, 409), "The stage was applied already",
+        "Its result has been published; a stage is published once.",
+        "`actum undo ID` takes it back, and an undo can be undone. For more work make a new stage."),
 ];
 
 #[cfg(test)]
@@ -178,6 +186,8 @@ mod tests {
             DISK_FULL,
             CONTENT_DAMAGED,
             STAGING,
+            STAGE_BUSY,
+            ALREADY_APPLIED,
             STORE_UNAVAILABLE,
             STORE_UNUSABLE,
             STORE_DAMAGED,

@@ -132,8 +132,18 @@ impl From<actum_workspace::Error> for Failure {
         match e {
             Error::Conflict(conflict) => {
                 let paths: Vec<_> = conflict.paths.iter().map(ToString::to_string).collect();
-                Self::new(error::PUBLISH_CONFLICT, message).details(json!({"paths": paths, "kept": conflict.kept}))
+                let blocked: Vec<_> = conflict.in_the_way.iter().map(ToString::to_string).collect();
+                let details = json!({"paths": paths, "in_the_way": blocked, "kept": conflict.kept});
+                let failure = Self::new(error::PUBLISH_CONFLICT, message).details(details);
+                if blocked.is_empty() {
+                    failure
+                } else {
+                    failure.hint("move what is in the way elsewhere, and try again")
+                }
             }
+            Error::Busy(_) => Self::new(error::STAGE_BUSY, message).hint("wait for it, or end it"),
+            Error::Applied(id) => Self::new(error::ALREADY_APPLIED, message)
+                .hint(format!("`actum undo {id}` takes it back; `actum stage drop {id}` removes what is left of it")),
             Error::Unsaved(paths) => Self::new(error::UNSAVED, message)
                 .details(json!({ "paths": paths }))
                 .hint("`actum snapshot freeze` keeps them; `--discard` goes on without"),
@@ -161,8 +171,13 @@ impl From<actum_workspace::Error> for Failure {
             Error::Newer(_) | Error::Blob(BlobError::Newer(_)) => {
                 Self::new(error::STORE_UNUSABLE, message).hint("use a newer actum")
             }
-            Error::Blob(BlobError::Missing(_) | BlobError::Damaged(..)) | Error::Tree { .. } | Error::Record(_) => {
+            Error::Record(_) => Self::new(error::CONTENT_DAMAGED, message).hint("move the file away and try again"),
+            Error::Blob(BlobError::Missing(_) | BlobError::Damaged(..)) | Error::Tree { .. } => {
                 Self::new(error::CONTENT_DAMAGED, message)
+                    .hint("`actum snapshot freeze --paranoid` stores again what is still in the workspace")
+            }
+            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Self::new(error::FILE, message).hint("give yourself access, or leave it out: .gitignore or `--exclude`")
             }
             Error::Io { .. } | Error::Blob(BlobError::Io { .. }) => Self::new(error::FILE, message),
         }

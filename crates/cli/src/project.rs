@@ -22,7 +22,7 @@ impl Project {
     pub(crate) fn find(global: &Global) -> Result<Self, Failure> {
         let here = std::env::current_dir()
             .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
-        let marked = |dir: &&Path| dir.join("actum.toml").is_file() || dir.join(".actum").is_dir();
+        let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
         Ok(Self { root, store: global.store.clone() })
     }
@@ -39,11 +39,7 @@ impl Project {
     /// The project's own folder, made on first use and kept out of version control.
     pub(crate) fn folder(&self) -> Result<PathBuf, Failure> {
         let folder = self.root.join(".actum");
-        if folder.is_dir() {
-            return Ok(folder);
-        }
-        let made = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(".gitignore"), "*\n"));
-        made.map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))?;
+        actum_workspace::make_own_folder(&folder)?;
         Ok(folder)
     }
 
@@ -69,4 +65,10 @@ impl Project {
         };
         Ok(actum_store::open(&location, older).await?)
     }
+}
+
+/// Whether a project has its things there. A folder that a snapshot of another project was restored to has some too.
+fn is_own(folder: &Path) -> bool {
+    let is_others = folder.join("workspace/lock").exists() && !folder.join("blobs").exists();
+    folder.is_dir() && !is_others
 }

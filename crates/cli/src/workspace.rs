@@ -1,13 +1,16 @@
 //! The workspace of a project, opened: what a dead process has left is finished and recorded first.
 
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use actum_api::error;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
+use actum_store::Store;
 use actum_store::blob::Folder as Blobs;
-use actum_workspace::{Change, Node, Publication, Rules, TreePath, Verb, Workspace, deltas};
+use actum_workspace::{Cause, Change, Node, Publication, Rules, Stage, TreePath, Verb, Workspace, deltas};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -44,12 +47,18 @@ pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened
         let lock = opened.workspace.lock()?;
         let recovered = opened.workspace.recover(&lock)?;
         for publication in recovered.applied {
-            record(project, &opened.workspace, &publication, out)?;
-            out.remark(&format!(
-                "finished {} {}, which had been interrupted",
-                publication.cause.word(),
-                publication.id
-            ));
+            let (id, word) = (&publication.id, publication.cause.word());
+            out.remark(&format!("finished {word} {id}, which had been interrupted"));
+            // The workspace is whole either way; what the ledger lacks it gets from whoever opens it next.
+            if let Err(e) = Ledger::open(project, out).and_then(|ledger| ledger.record(&opened, &publication, out)) {
+                out.remark(&format!("{word} {id} is not in the ledger yet: {}", e.message));
+            }
+            if publication.cause == Cause::Publish
+                && let Ok(stage) = Stage::find(&project.folder()?, &publication.of)
+                && let Ok(still) = stage.settle()
+            {
+                drop_stage(stage, still, out);
+            }
         }
         for conflict in recovered.taken_back {
             out.remark("took back a publication that had been interrupted");
@@ -61,29 +70,44 @@ pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened
     Ok(opened)
 }
 
-/// Writes a publication into the ledger, then lets it become history. Doing it twice is doing it once.
-pub(crate) fn record(
-    project: &Project,
-    workspace: &Workspace,
-    publication: &Publication,
-    out: &Out,
-) -> Result<(), Failure> {
-    if publication.changes.is_empty() {
-        return Ok(());
+/// Removes a stage that is no longer needed. What is left of it is nobody's loss, and `gc` tries again.
+pub(crate) fn drop_stage(stage: Stage, still: File, out: &Out) {
+    if let Err(e) = stage.drop(still) {
+        out.remark(&format!("the stage could not be removed: {e}"));
     }
-    let submission = draft::read_value(entry(publication), Timestamp::now());
-    let outcome = block_on(async { Ok(project.open(out, false).await?.append(submission).await?) })?;
-    match outcome {
-        Outcome::Created { .. } | Outcome::Idempotent { .. } => {}
-        Outcome::Refused(refusal) => {
-            let message = format!("the ledger refused publication {}: {refusal:?}", publication.id);
-            return Err(Failure::new(error::INTERNAL, message));
+}
+
+/// The ledger, reached before anything is changed: what cannot be recorded is not done.
+pub(crate) struct Ledger(Arc<dyn Store>);
+
+impl Ledger {
+    pub(crate) fn open(project: &Project, out: &Out) -> Result<Self, Failure> {
+        block_on(project.open(out, false)).map(Self)
+    }
+
+    /// Writes a publication into the ledger, then lets it become history. Doing it twice is doing it once.
+    pub(crate) fn record(&self, opened: &Opened, publication: &Publication, out: &Out) -> Result<(), Failure> {
+        if publication.changes.is_empty() {
+            return Ok(());
+        }
+        let submission = draft::read_value(entry(publication), Timestamp::now());
+        let word = publication.cause.word();
+        let outcome = block_on(async { Ok(self.0.append(submission).await?) }).map_err(|e: Failure| {
+            let message = format!("the {word} is done but not in the ledger yet: {}", e.message);
+            Failure { message, ..e }.hint("the next command that opens the workspace records it")
+        })?;
+        for late in opened.workspace.settle(publication)? {
+            let late = late.display();
+            out.remark(&format!("somebody wrote to a file that had just been replaced; it is kept as {late}"));
+        }
+        match outcome {
+            Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
+            Outcome::Refused(refusal) => {
+                let message = format!("the ledger refused {word} {}: {refusal:?}", publication.id);
+                Err(Failure::new(error::INTERNAL, message))
+            }
         }
     }
-    for late in workspace.settle(publication)? {
-        out.remark(&format!("somebody wrote to a file that had just been replaced; it is kept as {}", late.display()));
-    }
-    Ok(())
 }
 
 fn entry(publication: &Publication) -> Value {
@@ -116,6 +140,10 @@ pub(crate) fn rules(folder: &Path, include: Vec<String>, exclude: Vec<String>) -
     let folder = std::fs::canonicalize(folder)
         .map_err(|e| Failure::new(error::FILE, format!("cannot find {}: {e}", folder.display())))?;
     let home = std::env::var_os("HOME").and_then(|home| std::fs::canonicalize(home).ok());
+    if let Some(own) = folder.iter().find(|name| *name == ".actum" || *name == ".git") {
+        let message = format!("{} lies in {}, which is not part of any workspace", folder.display(), own.display());
+        return Err(Failure::new(error::WORKSPACE_REFUSED, message));
+    }
     if folder.parent().is_none() || home.as_deref() == Some(&*folder) {
         let message = format!("{} is a whole home folder or disk, not a workspace", folder.display());
         return Err(Failure::new(error::WORKSPACE_REFUSED, message).hint("name a folder in it, or go there with -C"));
@@ -123,8 +151,12 @@ pub(crate) fn rules(folder: &Path, include: Vec<String>, exclude: Vec<String>) -
     Ok(Rules::of(&folder, include, exclude)?)
 }
 
+/// The path as it is if it is UTF-8, else as it is shown.
 pub(crate) fn path_json(path: &TreePath) -> Value {
-    json!(path.to_string())
+    match std::str::from_utf8(path.as_bytes()) {
+        Ok(text) => json!(text),
+        Err(_) => json!(path.to_string()),
+    }
 }
 
 pub(crate) fn paths_json(paths: &[TreePath]) -> Value {
@@ -152,11 +184,13 @@ pub(crate) fn deltas_json(changes: &[Change]) -> Value {
 /// One line per change and a sum, for people.
 pub(crate) fn deltas_text(changes: &[Change]) -> String {
     let renames = actum_workspace::renames(changes);
+    let to: HashMap<_, _> = renames.iter().map(|rename| (&rename.to, &rename.from)).collect();
+    let from: HashSet<_> = renames.iter().map(|rename| &rename.from).collect();
     let mut lines = Vec::new();
     for change in deltas(changes) {
-        if let Some(rename) = renames.iter().find(|rename| rename.to == change.path) {
-            lines.push(format!("rename  {} → {}", rename.from, rename.to));
-        } else if !renames.iter().any(|rename| rename.from == change.path) {
+        if let Some(from) = to.get(&change.path) {
+            lines.push(format!("rename  {from} → {}", change.path));
+        } else if !from.contains(&change.path) {
             let slash =
                 if change.before.or(change.after).is_some_and(|n| n.kind.word() == "folder") { "/" } else { "" };
             lines.push(format!("{:6}  {}{slash}", change.verb().word(), change.path));

@@ -31,6 +31,9 @@ pub trait Batch: Send + Sync {
     /// Stores a content whose digest is known; one that is there already costs nothing.
     fn put(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError>;
 
+    /// Stores a content even if it is there, because what is there is damaged.
+    fn replace(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError>;
+
     /// Stores a content too large for memory; returns its digest and length.
     fn put_stream(&self, from: &mut dyn Read) -> Result<(Digest, u64), BlobError>;
 

@@ -15,44 +15,44 @@ const MARK: &str = "--actum-enter-view";
 /// Exit code when the view could not be made, as with other sandboxes.
 pub(crate) const NO_VIEW: u8 = 125;
 
-/// Exit code when the program in the view could not be started, as with a shell.
-const NO_PROGRAM: u8 = 127;
+/// Exit code when the program in the view could not be started, as with a shell: 127 if there is none, 126 if it may
+/// not be run.
+pub fn not_started(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}
 
 /// The helper for a view; the program and its arguments are to be added.
-pub(crate) fn command(layers: &Layers) -> io::Result<Command> {
+pub(crate) fn command(layers: &Layers, within: &Path) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(MARK).args([&layers.lower, &layers.upper, &layers.work, &layers.at]);
+    command.arg(MARK).args([&layers.lower, &layers.upper, &layers.work, &layers.at]).arg(within);
     Ok(command)
 }
 
 /// If this process was started as the helper, does its work; the exit code if that failed. Must be called first thing.
 pub fn entry(arguments: &[OsString]) -> Option<(u8, String)> {
-    let [_, mark, lower, upper, work, at, program @ ..] = arguments else { return None };
+    let [_, mark, lower, upper, work, at, within, program @ ..] = arguments else { return None };
     if mark != MARK {
         return None;
     }
     let path = |text: &OsString| PathBuf::from(text);
     let layers = Layers { lower: path(lower), upper: path(upper), work: path(work), at: path(at) };
-    Some(enter(&layers, program))
+    Some(enter(&layers, Path::new(within), program))
 }
 
 /// Comes back only if something failed.
-fn enter(layers: &Layers, program: &[OsString]) -> (u8, String) {
-    // Whoever started the helper answers for what it does; without him nobody would.
-    if let Err(e) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)) {
-        return (NO_VIEW, format!("cannot tie the program to its starter: {e}"));
-    }
+fn enter(layers: &Layers, within: &Path, program: &[OsString]) -> (u8, String) {
     let way = match mount(layers) {
         Ok(way) => way,
         Err(e) => return (NO_VIEW, e.to_string()),
     };
-    if let Err(e) = std::env::set_current_dir(&layers.at) {
-        return (NO_VIEW, format!("cannot enter {}: {e}", layers.at.display()));
+    let folder = layers.at.join(within);
+    if let Err(e) = std::env::set_current_dir(&folder) {
+        return (NO_VIEW, format!("cannot enter {}: {e}", folder.display()));
     }
     match program.split_first() {
         Some((name, arguments)) => {
             let error = Command::new(name).args(arguments).exec();
-            (NO_PROGRAM, format!("cannot start {}: {error}", name.to_string_lossy()))
+            (not_started(&error), format!("cannot start {}: {error}", name.to_string_lossy()))
         }
         // A probe: through the overlay into the upper folder and back.
         None => match std::fs::write("probe", way.word()) {

@@ -10,10 +10,10 @@ mod sys;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-pub use entry::entry;
+pub use entry::{entry, not_started};
 pub use overlay::{Layers, Unavailable, Way, probe};
 
 /// What a program finds where it is started.
@@ -25,31 +25,19 @@ pub enum View {
     Overlay(Layers),
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("cannot start {program}: {source}")]
-    Start { program: String, source: io::Error },
-    #[error("cannot find this program's own file: {0}")]
-    Own(io::Error),
-}
-
-/// Runs a program to its end, with our own input and output. Its current folder is the view.
-pub fn run(view: &View, program: &[OsString]) -> Result<ExitStatus, Error> {
-    let Some((name, arguments)) = program.split_first() else {
-        return Err(Error::Start { program: String::new(), source: io::ErrorKind::InvalidInput.into() });
-    };
-    let failed = |source| Error::Start { program: name.to_string_lossy().into_owned(), source };
-    let mut command = match view {
+/// A program ready to be started in a view: with our own input and output, in the folder `within` of the view.
+pub fn command(view: &View, within: &Path, program: &[OsString]) -> io::Result<Command> {
+    let (name, arguments) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    match view {
         View::Folder(folder) => {
             let mut command = Command::new(name);
-            command.args(arguments).current_dir(folder);
-            command
+            command.args(arguments).current_dir(folder.join(within));
+            Ok(command)
         }
         View::Overlay(layers) => {
-            let mut command = entry::command(layers).map_err(Error::Own)?;
+            let mut command = entry::command(layers, within)?;
             command.args(program);
-            command
+            Ok(command)
         }
-    };
-    command.stdin(Stdio::inherit()).status().map_err(failed)
+    }
 }

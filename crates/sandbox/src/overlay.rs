@@ -63,7 +63,7 @@ fn probe_in(folder: &Path) -> Result<Way, String> {
         std::fs::create_dir_all(&path).map(|()| path).map_err(|e| format!("cannot make {}: {e}", folder.display()))
     };
     let layers = Layers { lower: sub("lower")?, upper: sub("upper")?, work: sub("work")?, at: sub("at")? };
-    let helper = entry::command(&layers).and_then(|mut command| command.stdin(Stdio::null()).output());
+    let helper = entry::command(&layers, Path::new("")).and_then(|mut command| command.stdin(Stdio::null()).output());
     let ended = helper.map_err(|e| format!("cannot start the helper: {e}"))?;
     let ways = [Way::Privileged, Way::UserNamespace];
     let way = ways.into_iter().find(|way| ended.status.code() == Some(i32::from(way.code())));

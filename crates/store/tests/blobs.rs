@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use actum_contract::blob::{Batch, BlobError, Blobs};
 use actum_contract::digest::Digest;
-use actum_store::blob::Folder;
+use actum_store::blob::{Folder, Thoroughness};
 use actum_testkit::blobs::{MemoryBlobs, conformance};
 use actum_testkit::folder::Folder as Scratch;
 
@@ -32,7 +32,7 @@ fn put_into(batch: &dyn Batch, contents: &[&[u8]]) -> Vec<Digest> {
 }
 
 fn sweep(blobs: &Folder, living: &[Digest]) -> actum_store::blob::Swept {
-    blobs.sweep(|_| Ok::<_, BlobError>(living.iter().copied().collect::<HashSet<_>>())).unwrap()
+    blobs.sweep(Thoroughness::Cheap, |_| Ok::<_, BlobError>(living.iter().copied().collect::<HashSet<_>>())).unwrap()
 }
 
 fn files(scratch: &Scratch, end: &str) -> Vec<PathBuf> {
@@ -143,7 +143,9 @@ fn a_sweep_waits_for_whoever_is_storing() {
         let other = &other;
         scope.spawn(move || {
             // Whoever stored has made his reference durable by the time this is asked.
-            other.sweep(|_| Ok::<_, BlobError>(HashSet::from([Digest::blake3(b"stored before")]))).unwrap();
+            other
+                .sweep(Thoroughness::Exact, |_| Ok::<_, BlobError>(HashSet::from([Digest::blake3(b"stored before")])))
+                .unwrap();
             tell.send(()).unwrap();
         });
         assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "it waits");

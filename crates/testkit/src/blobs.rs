@@ -55,6 +55,10 @@ impl Batch for Pending<'_> {
         Ok(())
     }
 
+    fn replace(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError> {
+        self.put(digest, bytes)
+    }
+
     fn put_stream(&self, from: &mut dyn Read) -> Result<(Digest, u64), BlobError> {
         let mut bytes = Vec::new();
         let failed = |source| BlobError::Io { doing: "read", place: "a stream".to_owned(), source };

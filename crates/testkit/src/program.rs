@@ -189,6 +189,10 @@ impl Running {
         read_line(&mut self.stderr)
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL; then the lines that were still on their way.
     pub fn kill(mut self) -> Vec<String> {
         self.child.kill().expect("it can be killed");

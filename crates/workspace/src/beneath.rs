@@ -86,9 +86,9 @@ impl Root {
     }
 
     /// Makes a folder whose parent is there; whether it was missing.
-    pub(crate) fn make_folder(&self, path: &TreePath) -> io::Result<bool> {
+    pub(crate) fn make_folder(&self, path: &TreePath, mode: Option<u32>) -> io::Result<bool> {
         let (parent, name) = self.parent(path)?;
-        match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+        match mkdirat(&parent, name, Mode::from_raw_mode(mode.unwrap_or(0o777))) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => openat(&parent, name, FOLDER, Mode::empty()).map(|_| false).map_err(io::Error::from),
             Err(e) => Err(e.into()),

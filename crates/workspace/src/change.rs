@@ -1,5 +1,7 @@
 //! What is different between two snapshots, leaf by leaf, and how people and programs are told.
 
+use std::collections::HashMap;
+
 use actum_contract::digest::Digest;
 
 use crate::path::TreePath;
@@ -70,24 +72,28 @@ pub struct Rename {
 
 /// Pairs of a deletion and an addition of the same content, each used once. For people; the changes stay as they are.
 pub fn renames(changes: &[Change]) -> Vec<Rename> {
-    let mut gone: Vec<(Digest, &Change)> =
-        changes.iter().filter(|c| c.after.is_none()).filter_map(|c| Some((named(c.before)?, c))).collect();
+    let mut gone: HashMap<Digest, Vec<&TreePath>> = HashMap::new();
+    for change in changes.iter().filter(|c| c.after.is_none()) {
+        if let Some(digest) = named(change.before) {
+            gone.entry(digest).or_default().push(&change.path);
+        }
+    }
     let mut pairs = Vec::new();
     for change in changes.iter().filter(|c| c.before.is_none()) {
-        let Some(digest) = named(change.after) else { continue };
-        let name = change.path.split().map(|(_, name)| name);
-        let same = |(d, _): &&(Digest, &Change)| *d == digest;
-        // The same name in another folder is the likelier origin.
-        let best = gone.iter().filter(same).position(|(_, c)| c.path.split().map(|(_, name)| name) == name);
-        let nth = best.unwrap_or(0);
-        let found = gone.iter().enumerate().filter(|(_, (d, _))| *d == digest).nth(nth).map(|(at, _)| at);
-        if let Some(at) = found {
-            let (_, from) = gone.remove(at);
-            pairs.push(Rename { from: from.path.clone(), to: change.path.clone() });
+        let Some(from) = named(change.after).and_then(|digest| gone.get_mut(&digest)) else { continue };
+        // The same name in another folder is the likelier origin. Copies of one content beyond a few are all alike.
+        let name = |path: &TreePath| path.split().map(|(_, name)| name.to_vec());
+        let wanted = name(&change.path);
+        let at = from.iter().take(ALIKE_MAX).position(|path| name(path) == wanted).unwrap_or(0);
+        if at < from.len() {
+            pairs.push(Rename { from: from.remove(at).clone(), to: change.path.clone() });
         }
     }
     pairs
 }
+
+/// How many files of one content are compared by name.
+const ALIKE_MAX: usize = 16;
 
 /// The content by which a file may be recognised elsewhere; empty files are all alike.
 fn named(node: Option<Node>) -> Option<Digest> {

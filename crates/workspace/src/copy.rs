@@ -25,9 +25,9 @@ const NEW: OFlags =
 /// Whether a file in one folder can share its blocks with one in the other; if not, why.
 pub fn is_reflink_possible(to: &Path, from: &Path) -> std::result::Result<(), String> {
     let (here, there) = (to.join(".reflink-new"), to.join(".reflink-old"));
-    let tried = File::create(&there).and_then(|old| {
+    let tried = File::create_new(&there).and_then(|old| {
         (&old).write_all(&[0; 4096])?;
-        let new = File::create(&here)?;
+        let new = File::create_new(&here)?;
         ioctl_ficlone(&new, &File::open(&there)?).map_err(io::Error::from)
     });
     let _ = (std::fs::remove_file(&here), std::fs::remove_file(&there));
@@ -62,8 +62,9 @@ fn copy_folder(from: &OwnedFd, to: &OwnedFd, path: &TreePath, reflink: bool, dep
         }
         let copied = copy_entry(from, to, &name, &inside, reflink, depth);
         match copied {
-            // Gone since the folder was listed.
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            // Gone since the folder was listed; or closed to us, and then either ignored or found missing afterwards.
+            Err(Error::Io { source, .. })
+                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
             other => other?,
         }
     }

@@ -1,5 +1,6 @@
 //! What can go wrong with a file tree, each with what to do about it.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -36,12 +37,16 @@ pub enum Error {
     #[error("{id:?} is the beginning of several {what}s: {}", list(.found.iter()))]
     Ambiguous { what: &'static str, id: String, found: Vec<String> },
     /// Somebody else changed what was to be changed; nothing was written.
-    #[error("{} changed meanwhile: {}", one_or_many(&.0.paths, "a path", "paths"), list(.0.paths.iter()))]
+    #[error("{0}")]
     Conflict(Conflict),
     #[error("the workspace holds changes that no snapshot has; {0} paths would be overwritten")]
     Unsaved(usize),
     #[error("the workspace is not what it was when it was frozen")]
     Moved,
+    #[error("a program is still running in stage {0}")]
+    Busy(String),
+    #[error("stage {0} was applied already")]
+    Applied(String),
     #[error("{0}")]
     Refused(String),
     #[error("bad pattern {pattern:?}: {why}")]
@@ -54,8 +59,28 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Conflict {
     pub paths: Vec<TreePath>,
+    /// Paths where something stands that no snapshot knows, because it is ignored.
+    pub in_the_way: Vec<TreePath>,
     /// Paths where somebody wrote while the change was being taken back, and where both versions were kept.
     pub kept: Vec<String>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.paths.is_empty() {
+            write!(
+                f,
+                "{} changed meanwhile: {}",
+                one_or_many(&self.paths, "a path", "paths"),
+                list(self.paths.iter())
+            )?;
+        }
+        if !self.in_the_way.is_empty() {
+            let between = if self.paths.is_empty() { "" } else { "; " };
+            write!(f, "{between}ignored files are in the way at {}", list(self.in_the_way.iter()))?;
+        }
+        Ok(())
+    }
 }
 
 /// Paths named in a message; the rest is counted.

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use actum_contract::blob::{Batch, Blobs};
+use actum_contract::blob::{Batch, BlobError, Blobs};
 use actum_contract::digest::Digest;
 use rayon::prelude::*;
 use rustix::fs::{
@@ -81,7 +81,7 @@ const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLO
 
 /// Freezes; contents go into `batch`, which the caller commits before he relies on the id.
 pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch) -> Result<Frozen> {
-    let now = clock_of(request.index)?;
+    let now = clock_of(request.index, request.folder)?;
     let old = threads()?.install(|| Index::load(request.index));
     // Checked while it is already being used: what a broken one led to is thrown away.
     let walk = |old: Option<&Index>| walk(request, blobs, batch, now, old);
@@ -140,14 +140,20 @@ fn walk(
     Ok(Frozen { id: record.digest(), files: totals.files, bytes: totals.bytes, hashed_files })
 }
 
-/// The file system's own time: a file is touched where the index lies.
-fn clock_of(index: &Path) -> Result<Stamp> {
+/// The file system's own time: a file is touched where the index lies. If that is another file system than the
+/// folder's, its clock says little about the folder's, which may count in seconds.
+fn clock_of(index: &Path, folder: &Path) -> Result<Stamp> {
     let path = index.with_extension("clock");
     let clock = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("make", &path))?;
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     futimens(&clock, &Timestamps { last_access: now, last_modification: now }).map_err(at("touch", &path))?;
-    fstat(&clock).map(|stat| Stamp::of(&stat)).map_err(at("look at", &path))
+    let now = fstat(&clock).map(|stat| Stamp::of(&stat)).map_err(at("look at", &path))?;
+    let there = rustix::fs::stat(folder).map(|stat| Stamp::of(&stat)).map_err(at("look at", folder))?;
+    Ok(if now.is_on_one_disk_with(&there) { now } else { now.earlier(FOREIGN_CLOCK_SECONDS) })
 }
+
+/// Coarsest clock of a file system that is in use.
+const FOREIGN_CLOCK_SECONDS: i64 = 3;
 
 struct Walk<'a> {
     request: &'a Request<'a>,
@@ -396,13 +402,18 @@ impl Walk<'_> {
             let digest = if before.size() <= WHOLE_BYTES_MAX {
                 let mut content = Vec::with_capacity(before.size() as usize + 1);
                 (&mut file).take(WHOLE_BYTES_MAX + 1).read_to_end(&mut content).map_err(within("read", &path()))?;
-                let digest = Digest::blake3(&content);
-                if content.len() as u64 == before.size() {
-                    self.batch.put(digest, &content)?;
+                if content.len() as u64 != before.size() {
+                    continue;
                 }
+                let digest = Digest::blake3(&content);
+                self.put(digest, &content)?;
                 digest
             } else {
-                self.batch.put_stream(&mut file)?.0
+                let (digest, length) = self.batch.put_stream(&mut file)?;
+                if length != before.size() {
+                    continue;
+                }
+                digest
             };
             let after = fstat(&file).map(|stat| Stamp::of(&stat)).map_err(within("look at", &path()))?;
             if before == after {
@@ -412,6 +423,14 @@ impl Walk<'_> {
             }
         }
         Err(Error::Changing(path()))
+    }
+
+    /// Who reads everything again also wants to know that what is stored is sound.
+    fn put(&self, digest: Digest, content: &[u8]) -> Result<()> {
+        if self.request.paranoid && matches!(self.blobs.read(digest), Err(BlobError::Damaged(..))) {
+            return Ok(self.batch.replace(digest, content)?);
+        }
+        Ok(self.batch.put(digest, content)?)
     }
 
     /// Nothing if it is no folder any more.
@@ -452,7 +471,7 @@ impl Walk<'_> {
         }
         let bytes = tree::encode(nodes);
         let digest = Digest::blake3(&bytes);
-        self.batch.put(digest, &bytes)?;
+        self.put(digest, &bytes)?;
         // What vanished between listing and looking has left its mark on the folder, after this stamp.
         Ok(Found::New(builder.finish(stamp, stamp.is_racy(&self.now), digest)))
     }

@@ -78,6 +78,16 @@ impl Stamp {
         self.changed_at() >= now.changed_at() - RACY_NANOSECONDS
     }
 
+    pub(crate) fn is_on_one_disk_with(&self, other: &Self) -> bool {
+        self.dev == other.dev
+    }
+
+    /// The same, as if taken some seconds before.
+    pub(crate) fn earlier(mut self, seconds: i64) -> Self {
+        self.ctime.0 -= seconds;
+        self
+    }
+
     fn write(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.mode.to_le_bytes());
         to.extend_from_slice(&self.size.to_le_bytes());

@@ -57,6 +57,9 @@ pub struct Publication {
     /// Folders that come, outermost first, and folders that go, innermost first.
     pub(crate) folders_made: Vec<TreePath>,
     pub(crate) folders_removed: Vec<TreePath>,
+    /// Permissions of what went, and permissions that what comes back is to have.
+    pub(crate) modes_gone: Vec<(TreePath, u32)>,
+    pub(crate) modes_wanted: Vec<(TreePath, u32)>,
 }
 
 impl Publication {
@@ -75,6 +78,12 @@ impl Publication {
                 record.bytes(path.as_bytes());
             }
         }
+        for modes in [&self.modes_gone, &self.modes_wanted] {
+            record.number(modes.len() as u64);
+            for (path, mode) in modes {
+                record.bytes(path.as_bytes()).number(u64::from(*mode));
+            }
+        }
         record.save(path, true)
     }
 
@@ -90,6 +99,25 @@ impl Publication {
         let changes = changes.collect::<Result<Vec<_>>>()?;
         let mut paths = || (0..record.number()?).map(|_| record.path()).collect::<Result<Vec<_>>>();
         let (drift, kept, folders_made, folders_removed) = (paths()?, paths()?, paths()?, paths()?);
-        Ok(Self { id, cause, of, at_ms, before, after, changes, drift, kept, folders_made, folders_removed })
+        let mut modes = || {
+            let pairs = (0..record.number()?).map(|_| Ok((record.path()?, record.number()? as u32)));
+            pairs.collect::<Result<Vec<_>>>()
+        };
+        let (modes_gone, modes_wanted) = (modes()?, modes()?);
+        Ok(Self {
+            id,
+            cause,
+            of,
+            at_ms,
+            before,
+            after,
+            changes,
+            drift,
+            kept,
+            folders_made,
+            folders_removed,
+            modes_gone,
+            modes_wanted,
+        })
     }
 }

@@ -42,4 +42,4 @@ pub use snapshot::Snapshot;
 pub use stage::{Mode, NewStage, Sealed, Stage, View};
 pub use thaw::thaw_new;
 pub use tree::{Kind, Node, diff, is_whole, leaves, lookup};
-pub use workspace::{Lock, Recovered, Workspace};
+pub use workspace::{Lock, Recovered, Workspace, make_own_folder};

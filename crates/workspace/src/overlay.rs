@@ -27,7 +27,7 @@ const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLO
 const WHOLE_BYTES_MAX: u64 = 4 << 20;
 
 /// Paths that were left out are named up to this number.
-pub(crate) const LEFT_OUT_MAX: usize = 100;
+pub(crate) const LEFT_OUT_MAX: usize = 1000;
 
 /// What an upper folder comes to.
 #[derive(Debug)]
@@ -90,10 +90,15 @@ impl Reading<'_> {
         }
         for name in names {
             let bytes = name.as_bytes();
-            if matches!(bytes, b"." | b"..") || tree::is_kept_out(bytes) {
+            if matches!(bytes, b"." | b".." | b".actum") {
                 continue;
             }
             let inside = path.join(bytes);
+            if tree::is_kept_out(bytes) {
+                // Commits made in a stage stay there: somebody should know.
+                self.leave_out(inside);
+                continue;
+            }
             let stat = statat(fd, &*name, AtFlags::SYMLINK_NOFOLLOW).map_err(within("look at", &inside))?;
             let file_type = FileType::from_raw_mode(stat.st_mode);
             if file_type == FileType::CharacterDevice && stat.st_rdev == 0 {
@@ -105,6 +110,8 @@ impl Reading<'_> {
             let is_folder = file_type == FileType::Directory;
             let verdict = self.matcher.judge(&inside, is_folder, chain.as_deref(), searched);
             if verdict == Verdict::Leave {
+                // What stood there below was of another kind, else it would not be ignored only now.
+                entries.remove(bytes);
                 self.leave_out(inside);
                 continue;
             }
@@ -119,6 +126,7 @@ impl Reading<'_> {
                     let searched = verdict == Verdict::Search;
                     let found = self.folder(&folder, &inside, below, chain.clone(), searched, depth + 1)?;
                     if searched && found.is_empty() {
+                        entries.remove(bytes);
                         continue;
                     }
                     Node::folder(tree::store(self.batch, &found)?)

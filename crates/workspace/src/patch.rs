@@ -1,12 +1,13 @@
 //! Changes as a unified patch, in the form git writes and `git apply` reads. For people; programs get the changes.
 
-use std::io::Write as _;
+use std::collections::HashMap;
+use std::io::{self, Write as _};
 
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use similar::{Algorithm, TextDiff};
 
-use crate::change::{Change, Verb, renames};
+use crate::change::{Change, Rename, Verb, renames};
 use crate::error::Result;
 use crate::path::TreePath;
 use crate::tree::{Kind, Node};
@@ -22,12 +23,17 @@ const CONTEXT_LINES: usize = 3;
 /// The patch. Empty folders have no place in it.
 pub fn patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<Vec<u8>> {
     let renames = renames(changes);
+    let to: HashMap<&TreePath, &Rename> = renames.iter().map(|rename| (&rename.to, rename)).collect();
+    let from: HashMap<&TreePath, Option<Node>> = {
+        let before: HashMap<&TreePath, Option<Node>> = changes.iter().map(|c| (&c.path, c.before)).collect();
+        renames.iter().map(|rename| (&rename.from, before.get(&rename.from).copied().flatten())).collect()
+    };
     let mut out = Vec::new();
     for change in changes {
         let is_leaf = |node: &Node| node.kind != Kind::Folder;
         let (before, after) = (change.before.filter(is_leaf), change.after.filter(is_leaf));
-        if let Some(rename) = renames.iter().find(|rename| rename.to == change.path) {
-            let from = changes.iter().find(|c| c.path == rename.from).and_then(|c| c.before);
+        if let Some(rename) = to.get(&change.path) {
+            let from = from.get(&rename.from).copied().flatten();
             head(&mut out, &rename.from, &rename.to);
             if let (Some(from), Some(to)) = (from, after)
                 && from.kind != to.kind
@@ -42,7 +48,7 @@ pub fn patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<Vec<u8>> {
             out.push(b'\n');
             continue;
         }
-        if renames.iter().any(|rename| rename.from == change.path) {
+        if from.contains_key(&change.path) {
             continue;
         }
         match (before, after) {
@@ -101,8 +107,33 @@ fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Nod
 
 /// Nothing if it is too long to be shown.
 fn read(blobs: &dyn Blobs, digest: Digest) -> Result<Option<Vec<u8>>> {
-    let content = blobs.read(digest)?;
-    Ok((content.len() <= SHOWN_BYTES_MAX).then_some(content))
+    let mut shown = Shown { bytes: Vec::new(), too_long: false };
+    match blobs.copy(digest, &mut shown) {
+        Ok(_) => Ok(Some(shown.bytes)),
+        Err(_) if shown.too_long => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Takes as much as is shown, and no more.
+struct Shown {
+    bytes: Vec<u8>,
+    too_long: bool,
+}
+
+impl io::Write for Shown {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.too_long = self.bytes.len() + piece.len() > SHOWN_BYTES_MAX;
+        if self.too_long {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn mode(node: Node) -> &'static str {

@@ -8,7 +8,7 @@ use actum_contract::digest::Digest;
 
 use crate::error::{Error, Result};
 use crate::snapshot::Snapshot;
-use crate::stage::{Stage, remove_idle_mirrors};
+use crate::stage::{Stage, remove_idle_mirrors, remove_unfinished};
 use crate::transaction::late_writes;
 use crate::tree::{self, Kind};
 use crate::workspace::Workspace;
@@ -21,6 +21,8 @@ pub struct Kept {
     pub forgotten: Vec<Digest>,
     /// Publications that did not fit, and cannot be undone any more.
     pub forgotten_publications: Vec<String>,
+    /// Contents that something refers to and that are not there.
+    pub missing: Vec<Digest>,
     /// Files that were replaced and that somebody wrote to afterwards: kept where they are.
     pub late_writes: Vec<std::path::PathBuf>,
 }
@@ -36,7 +38,7 @@ pub fn retain(
 ) -> Result<Kept> {
     let home = workspace.home();
     let mut kept = Kept::default();
-    let mut marking = Marking { blobs, length, marked: HashSet::new(), bytes: 0 };
+    let mut marking = Marking { blobs, length, marked: HashSet::new(), bytes: 0, missing: Vec::new() };
     let snapshots = Snapshot::list(home)?;
     let stages = Stage::list(home)?;
     let pinned = snapshots.iter().filter(|s| s.pinned).map(|s| s.id);
@@ -44,7 +46,8 @@ pub fn retain(
         marking.mark(root, &mut Vec::new())?;
     }
     // Newest first; from the first that does not fit, everything older goes too.
-    let publications = workspace.publications()?;
+    // Those under way too: whoever carries them on, or takes them back, may want to undo them.
+    let publications = workspace.publications_in(&["done", "applied", "journal", "abort", "kept"])?;
     let mut rest: Vec<(u64, Root<'_>)> = snapshots.iter().map(|s| (s.at_ms, Root::Snapshot(s))).collect();
     rest.extend(publications.iter().map(|p| (p.at_ms, Root::Publication(p))));
     rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
@@ -82,7 +85,8 @@ pub fn retain(
         }
     }
     remove_idle_mirrors(home)?;
-    kept.contents = marking.marked;
+    remove_unfinished(home)?;
+    (kept.contents, kept.missing) = (marking.marked, marking.missing);
     Ok(kept)
 }
 
@@ -105,6 +109,7 @@ struct Marking<'a> {
     length: &'a dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
     marked: HashSet<Digest>,
     bytes: u64,
+    missing: Vec<Digest>,
 }
 
 impl Marking<'_> {
@@ -136,7 +141,15 @@ impl Marking<'_> {
             return Ok(false);
         }
         new.push(digest);
-        self.bytes += (self.length)(digest).map_err(Error::Blob)?;
+        match (self.length)(digest) {
+            Ok(bytes) => self.bytes += bytes,
+            // Nothing can be done about it here; the rest must not suffer.
+            Err(BlobError::Missing(_)) => {
+                self.missing.push(digest);
+                return Ok(false);
+            }
+            Err(e) => return Err(Error::Blob(e)),
+        }
         Ok(true)
     }
 }

@@ -11,6 +11,7 @@ use actum_contract::digest::Digest;
 
 use crate::error::{Error, Result, at};
 use crate::record::{Reader, Writer, load, sync_parent};
+use crate::rule::Rules;
 use crate::stage::one_of;
 
 const MAGIC: &str = "actum snapshot 1\n";
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub bytes: u64,
     /// Kept whatever the size limit says.
     pub pinned: bool,
+    /// What was left out and what was taken: whoever restores it must look at the workspace in the same way.
+    pub rules: Rules,
 }
 
 fn folder_of(home: &Path) -> PathBuf {
@@ -38,11 +41,12 @@ fn folder_of(home: &Path) -> PathBuf {
 }
 
 impl Snapshot {
-    fn save(&self, home: &Path, durable: bool) -> Result<()> {
+    fn save(&self, home: &Path) -> Result<()> {
         let mut record = Writer::new(MAGIC);
         record.digest(self.id).number(self.at_ms).bytes(self.folder.as_os_str().as_bytes());
         record.number(self.files).number(self.bytes).number(u64::from(self.pinned));
-        record.save(&folder_of(home).join(self.id.to_hex()), durable)
+        self.rules.write(&mut record);
+        record.save(&folder_of(home).join(self.id.to_hex()), true)
     }
 
     /// Adds it to the list; one that is there keeps its pin and gets the new time.
@@ -52,7 +56,7 @@ impl Snapshot {
         match old {
             // When it was last seen is good to know, not worth a write each time.
             Some(old) if self.at_ms < old.at_ms.saturating_add(SEEN_EVERY_MS) => Ok(()),
-            old => self.save(home, old.is_none()),
+            _ => self.save(home),
         }
     }
 
@@ -68,6 +72,7 @@ impl Snapshot {
             files: record.number()?,
             bytes: record.number()?,
             pinned: record.number()? != 0,
+            rules: Rules::read(&mut record)?,
         }))
     }
 
@@ -106,7 +111,7 @@ impl Snapshot {
 
     pub fn pin(mut self, home: &Path, pinned: bool) -> Result<()> {
         self.pinned = pinned;
-        self.save(home, true)
+        self.save(home)
     }
 
     /// Removes it from the list; its contents go with the next sweep, unless something else needs them.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! stages/ID/stage    what it was made from, and how
+//! stages/ID/lock     held by every program that runs in it
 //! stages/ID/upper    overlay: everything that was changed
 //! stages/ID/work     overlay: the kernel's own
 //! stages/ID/folder   otherwise: the copy itself
@@ -11,7 +12,7 @@
 //! change to them shows through, and publishing says so (`drift`). A *strict* stage stands on a copy of the snapshot
 //! that nobody writes to. Mounting is the sandbox's; this only says what is to be mounted.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +70,6 @@ pub struct Stage {
     pub at_ms: u64,
     rules: Rules,
     folder: PathBuf,
-    workspace: PathBuf,
 }
 
 /// What an agent is to find in a stage.
@@ -106,17 +106,28 @@ fn stages(home: &Path) -> PathBuf {
 }
 
 impl Stage {
-    /// Stages a snapshot of the workspace that has just been taken.
+    /// Stages a snapshot of the workspace that has just been taken. It gets its name when it is whole.
     pub fn new(workspace: &Workspace, base: Digest, wanted: NewStage) -> Result<Self> {
-        let folder = stages(workspace.home()).join(&wanted.id);
-        fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+        // Until the stage refers to it, nobody may sweep the snapshot away.
+        let _kept = workspace.blobs().batch()?;
+        tree::load(workspace.blobs(), base)?;
+        let all = stages(workspace.home());
+        fs::create_dir_all(&all).map_err(at("make", &all))?;
+        let _making = lock(&all, true)?;
+        let folder = all.join(format!("{UNFINISHED}{}", wanted.id));
+        fs::create_dir(&folder).map_err(at("make", &folder))?;
         let NewStage { id, mode, strict, rules, at_ms } = wanted;
-        let stage = Self { id, base, mode, strict, at_ms, rules, folder, workspace: workspace.path().to_owned() };
-        let made = stage.make(workspace).and_then(|()| stage.save());
+        let mut stage = Self { id, base, mode, strict, at_ms, rules, folder };
+        let named = all.join(&stage.id);
+        let made = stage
+            .make(workspace)
+            .and_then(|()| stage.save())
+            .and_then(|()| fs::rename(&stage.folder, &named).map_err(at("make", &named)));
         if let Err(e) = made {
             let _ = remove_all(&stage.folder);
             return Err(e);
         }
+        stage.folder = named;
         Ok(stage)
     }
 
@@ -139,10 +150,10 @@ impl Stage {
             }
             Mode::Reflink | Mode::Copy => {
                 if self.mode == Mode::Reflink {
-                    is_reflink_possible(&self.folder, &self.workspace)
+                    is_reflink_possible(&self.folder, workspace.path())
                         .map_err(|why| Error::Mode { mode: "reflink", why })?;
                 }
-                copy_tree(&self.workspace, &self.copied(), self.mode == Mode::Reflink)?;
+                copy_tree(workspace.path(), &self.copied(), self.mode == Mode::Reflink)?;
                 let batch = workspace.blobs().batch()?;
                 match self.freeze_copy(workspace, &*batch)? == self.base {
                     true => Ok(()),
@@ -161,20 +172,40 @@ impl Stage {
     }
 
     /// Where the agent is to act.
-    pub fn view(&self) -> View {
+    pub fn view(&self, workspace: &Workspace) -> View {
         match self.mode {
             Mode::Overlay => View::Overlay {
-                lower: if self.strict { mirror_path(&self.home(), self.base) } else { self.workspace.clone() },
+                lower: match self.strict {
+                    true => mirror_path(workspace.home(), self.base),
+                    false => workspace.path().to_owned(),
+                },
                 upper: self.upper(),
                 work: self.folder.join("work"),
-                at: self.workspace.clone(),
+                at: workspace.path().to_owned(),
             },
             Mode::Reflink | Mode::Copy => View::Folder(self.copied()),
         }
     }
 
-    fn home(&self) -> PathBuf {
-        self.folder.parent().and_then(Path::parent).unwrap_or(&self.folder).to_owned()
+    /// Held by a program for as long as it, or anything it leaves running, may write to the stage. One at a time: the
+    /// kernel does not say what becomes of one upper folder in two overlays.
+    pub fn hold(&self) -> Result<File> {
+        let file = self.settle()?;
+        // Inherited by the program and all it starts, so that it is held until the last of them has ended.
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).map_err(at("hand on", &self.folder))?;
+        Ok(file)
+    }
+
+    /// Held by whoever needs the stage to stand still; refused while a program runs in it.
+    pub fn settle(&self) -> Result<File> {
+        let path = self.folder.join("lock");
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy(self.id.clone())),
+            Err(TryLockError::Error(e)) => Err(at("lock", &path)(e)),
+        }
     }
 
     pub(crate) fn rules(&self) -> &Rules {
@@ -214,11 +245,9 @@ impl Stage {
     }
 
     fn save(&self) -> Result<()> {
-        use std::os::unix::ffi::OsStrExt as _;
-
         let mut record = Writer::new(MAGIC);
         record.bytes(self.id.as_bytes()).digest(self.base).bytes(self.mode.word().as_bytes());
-        record.number(u64::from(self.strict)).number(self.at_ms).bytes(self.workspace.as_os_str().as_bytes());
+        record.number(u64::from(self.strict)).number(self.at_ms);
         self.rules.write(&mut record);
         record.save(&self.folder.join("stage"), true)
     }
@@ -231,8 +260,6 @@ impl Stage {
     }
 
     fn load(folder: &Path) -> Result<Option<Self>> {
-        use std::os::unix::ffi::OsStrExt as _;
-
         let path = folder.join("stage");
         let Some(bytes) = load(&path)? else { return Ok(None) };
         let place = path.display().to_string();
@@ -240,9 +267,8 @@ impl Stage {
         let (id, base, mode) = (record.text()?, record.digest()?, record.text()?);
         let mode = Mode::from_word(&mode).ok_or(Error::Record(place.clone()))?;
         let (strict, at_ms) = (record.number()? != 0, record.number()?);
-        let workspace = PathBuf::from(std::ffi::OsStr::from_bytes(record.bytes()?));
         let rules = Rules::read(&mut record)?;
-        Ok(Some(Self { id, base, mode, strict, at_ms, rules, folder: folder.to_owned(), workspace }))
+        Ok(Some(Self { id, base, mode, strict, at_ms, rules, folder: folder.to_owned() }))
     }
 
     /// All of them, oldest first. One that was never finished is none.
@@ -255,21 +281,49 @@ impl Stage {
         };
         let mut all = Vec::new();
         for entry in entries {
-            all.extend(Self::load(&entry.map_err(at("list", &folder))?.path())?);
+            let entry = entry.map_err(at("list", &folder))?;
+            let is_stage = !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+                && entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_stage {
+                all.extend(Self::load(&entry.path())?);
+            }
         }
         all.sort_by(|a, b| (a.at_ms, &a.id).cmp(&(b.at_ms, &b.id)));
         Ok(all)
     }
 
-    /// Removes the stage and what was done in it.
-    pub fn drop(self) -> Result<()> {
-        // The kernel leaves a folder that nobody may enter, not even to remove it.
-        let inner = self.folder.join("work/work");
-        if inner.exists() {
-            let _ = fs::set_permissions(&inner, std::os::unix::fs::PermissionsExt::from_mode(0o700));
-        }
-        remove_all(&self.folder)
+    /// Removes the stage and what was done in it. `still`: what `settle` gave.
+    pub fn drop(self, still: File) -> Result<()> {
+        // From here on it is no stage any more, whatever happens.
+        let aside = self.folder.with_file_name(format!("{UNFINISHED}{}", self.id));
+        fs::rename(&self.folder, &aside).map_err(at("remove", &self.folder))?;
+        drop(still);
+        remove_all(&aside)
     }
+}
+
+/// How the folder of a stage is called that is not made yet, or not removed yet.
+const UNFINISHED: &str = ".unfinished-";
+
+fn lock(folder: &Path, shared: bool) -> Result<File> {
+    let path = folder.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("open", &path))?;
+    if shared { file.lock_shared() } else { file.lock() }.map_err(at("lock", &path))?;
+    Ok(file)
+}
+
+/// Removes stages that were never finished, or never removed to the end.
+pub(crate) fn remove_unfinished(home: &Path) -> Result<()> {
+    let folder = stages(home);
+    let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
+    let _alone = lock(&folder, false)?;
+    for entry in entries {
+        let entry = entry.map_err(at("list", &folder))?;
+        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+            remove_all(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The one thing whose id begins with `prefix`.
@@ -305,7 +359,10 @@ pub(crate) fn remove_idle_mirrors(home: &Path) -> Result<()> {
     let used: Vec<String> = Stage::list(home)?.iter().filter(|s| s.strict).map(|s| s.base.to_hex()).collect();
     for entry in entries {
         let entry = entry.map_err(at("list", &folder))?;
-        if !entry.file_name().to_str().is_some_and(|name| used.iter().any(|used| used == name)) {
+        let name = entry.file_name();
+        // What is being written aside has a note of its own.
+        let is_aside = name.as_encoded_bytes().starts_with(b".");
+        if !is_aside && !name.to_str().is_some_and(|name| used.iter().any(|used| used == name)) {
             remove_all(&entry.path())?;
         }
     }

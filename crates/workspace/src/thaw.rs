@@ -39,6 +39,10 @@ pub fn thaw_new(home: &Path, blobs: &dyn Blobs, id: Digest, target: &Path) -> Re
     let note = Note::leave(home, &aside)?;
     let written = write(blobs, id, &aside).and_then(|()| {
         crash::point("thaw.written");
+        // An empty folder that is there keeps its permissions.
+        if let Ok(target) = fs::metadata(target) {
+            fs::set_permissions(&aside, target.permissions()).map_err(at("set permissions of", &aside))?;
+        }
         // Takes the place of an empty folder too.
         fs::rename(&aside, parent.join(name)).map_err(at("make", target))
     });

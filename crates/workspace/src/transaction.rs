@@ -4,6 +4,7 @@
 //! tx/ID/slot/N     before: the new content of change N; afterwards: what stood there before
 //! tx/ID/journal    committed: from here on it is carried to the end, by whoever comes next
 //! tx/ID/abort      somebody interfered: from here on it is taken back
+//! tx/ID/reversed   taken back; only the folder is still to be removed
 //! tx/ID/applied    done, but nobody has recorded it yet
 //! tx/ID/done       done and recorded; what stood there before is kept in the slots
 //! ```
@@ -16,6 +17,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_contract::blob::Blobs;
@@ -84,7 +86,7 @@ pub(crate) struct Transaction<'a> {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// Everything was changed; still to be recorded.
-    Applied(Publication),
+    Applied(Box<Publication>),
     /// Everything is as it was. Nothing in the message if it had not been committed.
     TakenBack(Option<Conflict>),
     /// Over long ago.
@@ -94,10 +96,15 @@ pub(crate) enum Outcome {
 impl<'a> Transaction<'a> {
     /// Writes new contents aside, syncs them, and commits to the changes. Nothing in the workspace is touched.
     pub(crate) fn commit(root: &'a Root, blobs: &dyn Blobs, publication: Publication) -> Result<Self> {
-        let folder = folder_of(root.path()).join(&publication.id);
+        let all = folder_of(root.path());
+        fs::create_dir_all(&all).map_err(at("make", &all))?;
+        let folder = all.join(&publication.id);
         let slots_path = folder.join("slot");
-        fs::create_dir_all(&slots_path).map_err(at("make", &slots_path))?;
-        let this = Self::open(root, folder, publication)?;
+        // Never into a folder that is there: it would be another publication's.
+        fs::create_dir(&folder).map_err(at("make", &folder))?;
+        fs::create_dir(&slots_path).map_err(at("make", &slots_path))?;
+        let mut this = Self::open(root, folder, publication)?;
+        this.note_modes();
         match this.prepare(blobs) {
             Ok(()) => Ok(this),
             Err(e) => {
@@ -111,6 +118,22 @@ impl<'a> Transaction<'a> {
         let path = folder.join("slot");
         let slots = openat(rustix::fs::CWD, &path, crate::beneath::FOLDER, Mode::empty()).map_err(at("open", &path))?;
         Ok(Self { root, folder, slots, publication })
+    }
+
+    /// Permissions of what goes, for the day on which it comes back.
+    fn note_modes(&mut self) {
+        let gone = self.publication.changes.iter().filter(|c| leaf(c.after).is_none()).map(|c| &c.path);
+        let modes = gone.chain(&self.publication.folders_removed).filter_map(|path| {
+            let (folder, name) = self.root.parent(path).ok()?;
+            let stat = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            let is_link = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_symlink();
+            (!is_link).then(|| (path.clone(), stat.st_mode & 0o777))
+        });
+        self.publication.modes_gone = modes.collect();
+    }
+
+    fn mode_wanted(&self, path: &TreePath) -> Option<u32> {
+        self.publication.modes_wanted.iter().find(|(known, _)| known == path).map(|(_, mode)| *mode)
     }
 
     fn prepare(&self, blobs: &dyn Blobs) -> Result<()> {
@@ -144,18 +167,29 @@ impl<'a> Transaction<'a> {
             return symlinkat(target.as_slice(), &self.slots, slot).map_err(|e| failed(e.into()));
         }
         let executable = after.kind == Kind::Executable;
-        let mode = Mode::from_raw_mode(if executable { 0o777 } else { 0o666 });
+        let old = old.filter(|(.., stat)| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
+        let wanted = self.mode_wanted(&change.path);
+        // What replaces a private file is private from its first byte on.
+        let mode = match executable {
+            _ if old.is_some() || wanted.is_some() => 0o600,
+            true => 0o777,
+            false => 0o666,
+        };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&self.slots, slot, flags, mode).map_err(|e| failed(e.into()))?;
+        let fd = openat(&self.slots, slot, flags, Mode::from_raw_mode(mode)).map_err(|e| failed(e.into()))?;
         let mut file = File::from(fd);
         blobs.copy(after.digest, &mut file)?;
-        match old {
-            Some((folder, name, stat)) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() => {
-                adopt(&file, &folder, name, &stat, executable).map_err(failed)?;
-            }
-            _ => self.adopt_owner(&file, &change.path).map_err(failed)?,
+        if let Some((folder, name, stat)) = old {
+            return adopt(&file, &folder, name, &stat, executable).map_err(failed);
         }
-        Ok(())
+        self.adopt_owner(&file, &change.path).map_err(failed)?;
+        let mode = match wanted {
+            Some(wanted) => bits(wanted, executable),
+            None => rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_mode & 0o777,
+        };
+        // Whatever the umask says, the executable bit is part of the content.
+        let mode = if executable { mode | 0o100 } else { mode };
+        fchmod(&file, Mode::from_raw_mode(mode)).map_err(|e| failed(e.into()))
     }
 
     /// A new file made by root in somebody's folder is that somebody's.
@@ -197,14 +231,16 @@ impl<'a> Transaction<'a> {
         }
         // A folder that a file is to replace must go now; the others wait until nothing can fail any more.
         let puts: BTreeSet<TreePath> = self.puts().cloned().collect();
-        let in_the_way = |path: &&TreePath| puts.contains(*path) || path.folders().any(|above| puts.contains(&above));
-        for path in self.publication.folders_removed.iter().filter(in_the_way) {
-            if !self.root.remove_folder(path).map_err(within("remove", path))? {
-                return Err(conflict(path));
+        let hinders = |path: &&TreePath| puts.contains(*path) || path.folders().any(|above| puts.contains(&above));
+        for path in self.publication.folders_removed.iter().filter(hinders) {
+            let gone = self.root.remove_folder(path).map_err(within("remove", path))?;
+            // What stands there and is no folder was put there before a crash, or will be found by the put.
+            if !gone && self.root.present(path)? == Present::Folder {
+                return Err(in_the_way(path));
             }
         }
         for path in &self.publication.folders_made {
-            match self.root.make_folder(path) {
+            match self.root.make_folder(path, self.mode_wanted(path)) {
                 Ok(_) => {}
                 Err(e) if is_no_way(&e) => return Err(conflict(path)),
                 Err(e) => return Err(within("make", path)(e)),
@@ -219,7 +255,7 @@ impl<'a> Transaction<'a> {
             }
             crash::point("publish.changed");
         }
-        for path in self.publication.folders_removed.iter().filter(|path| !in_the_way(path)) {
+        for path in self.publication.folders_removed.iter().filter(|path| !hinders(path)) {
             // Somebody may have put something of his own there: then it stays.
             self.root.remove_folder(path).map_err(within("remove", path))?;
         }
@@ -257,7 +293,11 @@ impl<'a> Transaction<'a> {
         let (folder, name) = self.root.parent(&change.path).map_err(|e| no_way(e, &change.path))?;
         match renameat_with(&self.slots, slot, &folder, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(()),
-            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Err(conflict(&change.path)),
+            // Nobody froze it, so it is ignored, or very new. If it is what we bring, it may stay.
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) if self.root.present(&change.path)?.is(change.after) => {
+                Ok(())
+            }
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Err(in_the_way(&change.path)),
             Err(e) => Err(within("put in place", &change.path)(e)),
         }
     }
@@ -321,7 +361,8 @@ impl<'a> Transaction<'a> {
             self.root.remove_folder(path).map_err(within("remove", path))?;
         }
         for path in self.publication.folders_removed.iter().rev() {
-            match self.root.make_folder(path) {
+            let mode = self.publication.modes_gone.iter().find(|(known, _)| known == path).map(|(_, mode)| *mode);
+            match self.root.make_folder(path, mode) {
                 Ok(_) => {}
                 // Something of somebody else's stands there or above.
                 Err(e) if is_no_way(&e) || e.kind() == io::ErrorKind::NotADirectory => {}
@@ -345,6 +386,7 @@ impl<'a> Transaction<'a> {
         self.sync()?;
         crash::point("publish.reversed");
         if kept.is_empty() {
+            self.rename("abort", "reversed")?;
             remove_all(&self.folder)?;
         } else {
             self.rename("abort", "kept")?;
@@ -384,15 +426,19 @@ pub(crate) fn resume(root: &Root, folder: &Path) -> Result<Outcome> {
         }
     }
     if let Some(publication) = read("applied")? {
-        return Ok(Outcome::Applied(publication));
+        return Ok(Outcome::Applied(Box::new(publication)));
+    }
+    if folder.join("reversed").exists() {
+        remove_all(folder)?;
+        return Ok(Outcome::TakenBack(None));
     }
     if let Some(publication) = read("abort")? {
         let kept = Transaction::open(root, folder.to_owned(), publication)?.take_back()?;
-        return Ok(Outcome::TakenBack(Some(Conflict { paths: Vec::new(), kept })));
+        return Ok(Outcome::TakenBack(Some(Conflict { kept, ..Conflict::default() })));
     }
     match read("journal")? {
         Some(publication) => match Transaction::open(root, folder.to_owned(), publication)?.apply() {
-            Ok(publication) => Ok(Outcome::Applied(publication)),
+            Ok(publication) => Ok(Outcome::Applied(Box::new(publication))),
             Err(Error::Conflict(conflict)) => Ok(Outcome::TakenBack(Some(conflict))),
             Err(e) => Err(e),
         },
@@ -439,26 +485,57 @@ pub(crate) fn late_writes(root: &Root, publication: &Publication, forget: bool) 
     Ok(late)
 }
 
+/// Removes a folder with everything in it, also folders that their owner has closed.
 pub(crate) fn remove_all(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Ok(()) => Ok(()),
+    let remove = || match fs::remove_dir_all(folder) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(at("remove", folder)(e)),
+        other => other,
+    };
+    match remove() {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            open_folders(folder);
+            remove().map_err(at("remove", folder))
+        }
+        other => other.map_err(at("remove", folder)),
+    }
+}
+
+/// Gives every folder back to its owner. What cannot be given back will be named by whoever removes it.
+fn open_folders(folder: &Path) {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o700));
+        let inside = fs::read_dir(&folder).into_iter().flatten().flatten();
+        folders.extend(inside.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
     }
 }
 
 fn conflict(path: &TreePath) -> Error {
-    Error::Conflict(Conflict { paths: vec![path.clone()], kept: Vec::new() })
+    Error::Conflict(Conflict { paths: vec![path.clone()], ..Conflict::default() })
+}
+
+fn in_the_way(path: &TreePath) -> Error {
+    Error::Conflict(Conflict { in_the_way: vec![path.clone()], ..Conflict::default() })
 }
 
 fn no_way(e: io::Error, path: &TreePath) -> Error {
     if is_no_way(&e) { conflict(path) } else { within("open the folder of", path)(e) }
 }
 
+/// The permissions of a file with its executable bit as the content says. With an access list the bits of the group are
+/// its mask, so they are not touched without need.
+fn bits(mode: u32, executable: bool) -> u32 {
+    let mode = mode & 0o777;
+    match (executable, mode & 0o100 != 0) {
+        (true, false) => mode | (mode & 0o444) >> 2,
+        (false, true) => mode & !0o111,
+        _ => mode,
+    }
+}
+
 /// Permissions, owner and attributes of the file that is being replaced; only the executable bit is the content's.
 fn adopt(file: &File, folder: &OwnedFd, name: &[u8], old: &Stat, executable: bool) -> io::Result<()> {
-    let readers = (old.st_mode & 0o444) >> 2;
-    let bits = if executable { old.st_mode & 0o777 | readers } else { old.st_mode & 0o777 & !0o111 };
+    let bits = bits(old.st_mode, executable);
     let owner = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
     match fchown(file, Some(owner.0), Some(owner.1)) {
         // Only root gives files away; the group alone may still be kept.
@@ -468,9 +545,11 @@ fn adopt(file: &File, folder: &OwnedFd, name: &[u8], old: &Stat, executable: boo
         other => other?,
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    fchmod(file, Mode::from_raw_mode(bits))?;
     if let Ok(old) = openat(folder, name, flags, Mode::empty()) {
         copy_attributes(&old, file);
     }
+    // The list brings its own mask along.
     Ok(fchmod(file, Mode::from_raw_mode(bits))?)
 }
 

@@ -2,7 +2,7 @@
 //! holds the lock where the workspace is changed, and finishes what a crash has left before anything else.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +55,8 @@ struct Wanted {
     changes: Vec<Change>,
     /// Leave paths that others changed as they are instead of refusing everything.
     keep: bool,
+    /// Permissions that what comes back had.
+    modes: Vec<(TreePath, u32)>,
 }
 
 impl Workspace {
@@ -94,18 +96,26 @@ impl Workspace {
         self.home.join("workspace/index").join(&name[..32])
     }
 
-    /// Freezes the workspace and keeps the snapshot.
+    /// Freezes the workspace and keeps the snapshot. Waits while somebody is changing it.
     pub fn freeze(&self, rules: &Rules, paranoid: bool, at_ms: u64) -> Result<Frozen> {
+        let _still = self.lock_shared()?;
         let batch = self.blobs.batch()?;
         let frozen = self.freeze_into(&*batch, rules, paranoid)?;
-        self.keep(&frozen, at_ms)?;
+        self.keep(&frozen, rules, at_ms)?;
         Ok(frozen)
     }
 
+    /// What the workspace is now, without keeping it.
+    pub fn state(&self, rules: &Rules) -> Result<Digest> {
+        let _still = self.lock_shared()?;
+        Ok(self.freeze_into(&*self.blobs.batch()?, rules, false)?.id)
+    }
+
     /// Keeps a snapshot whose contents are stored, while the batch that stored them is still held.
-    pub(crate) fn keep(&self, frozen: &Frozen, at_ms: u64) -> Result<()> {
+    fn keep(&self, frozen: &Frozen, rules: &Rules, at_ms: u64) -> Result<()> {
         let Frozen { id, files, bytes, .. } = *frozen;
-        let snapshot = Snapshot { id, at_ms, folder: self.path().to_owned(), files, bytes, pinned: false };
+        let (folder, rules) = (self.path().to_owned(), rules.clone());
+        let snapshot = Snapshot { id, at_ms, folder, files, bytes, pinned: false, rules };
         snapshot.keep(&self.home)?;
         crash::point("freeze.recorded");
         Ok(())
@@ -126,13 +136,20 @@ impl Workspace {
         Ok(frozen)
     }
 
+    /// Nothing to wait for in a folder that we have never changed.
+    fn lock_shared(&self) -> Result<Option<File>> {
+        let path = self.path().join(".actum/workspace/lock");
+        match File::open(&path) {
+            Ok(file) => file.lock_shared().map(|()| Some(file)).map_err(at("lock", &path)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(at("open", &path)(e)),
+        }
+    }
+
     /// Waits until nobody else is changing the workspace.
     pub fn lock(&self) -> Result<Lock> {
         let own = self.path().join(".actum");
-        if !own.is_dir() {
-            let made = fs::create_dir(&own).and_then(|()| fs::write(own.join(".gitignore"), "*\n"));
-            made.map_err(at("make", &own))?;
-        }
+        make_own_folder(&own)?;
         let folder = own.join("workspace");
         fs::create_dir_all(&folder).map_err(at("make", &folder))?;
         let path = folder.join("lock");
@@ -166,7 +183,7 @@ impl Workspace {
         let mut recovered = Recovered::default();
         for folder in self.transactions()?.into_iter().filter(|folder| !is_over(folder)) {
             match transaction::resume(&self.root, &folder)? {
-                Outcome::Applied(publication) => recovered.applied.push(publication),
+                Outcome::Applied(publication) => recovered.applied.push(*publication),
                 Outcome::TakenBack(conflict) => recovered.taken_back.extend(conflict),
                 Outcome::Done => {}
             }
@@ -187,9 +204,14 @@ impl Workspace {
 
     /// Every publication that was made, oldest first.
     pub fn publications(&self) -> Result<Vec<Publication>> {
+        self.publications_in(&["done", "applied"])
+    }
+
+    /// Every publication in one of these states.
+    pub(crate) fn publications_in(&self, states: &[&str]) -> Result<Vec<Publication>> {
         let mut all = Vec::new();
         for folder in self.transactions()? {
-            for name in ["done", "applied"] {
+            for name in states {
                 let path = folder.join(name);
                 if let Some(bytes) = crate::record::load(&path)? {
                     all.push(Publication::parse(&bytes, &path.display().to_string())?);
@@ -200,9 +222,11 @@ impl Workspace {
         Ok(all)
     }
 
-    /// The publication whose id begins so.
+    /// The publication whose id begins so, or that of the stage whose id begins so.
     pub fn publication(&self, prefix: &str) -> Result<Publication> {
-        let found: Vec<_> = self.publications()?.into_iter().filter(|p| p.id.starts_with(prefix)).collect();
+        let is_meant =
+            |p: &Publication| p.id.starts_with(prefix) || (p.cause == Cause::Publish && p.of.starts_with(prefix));
+        let found: Vec<_> = self.publications()?.into_iter().filter(is_meant).collect();
         let ids = found.iter().map(|p| p.id.clone()).collect();
         one_of("publication", prefix, found, ids)
     }
@@ -211,18 +235,22 @@ impl Workspace {
         transaction::remove_all(&folder_of(self.path()).join(id))
     }
 
-    /// Applies what a stage has come to, all of it or nothing. The id of the publication is that of the stage.
-    pub fn publish(&self, held: &Lock, stage: &Stage, at_ms: u64) -> Result<(Publication, Sealed)> {
+    /// Applies what a stage has come to, all of it or nothing, and once.
+    pub fn publish(&self, held: &Lock, stage: &Stage, id: &str, at_ms: u64) -> Result<(Publication, Sealed)> {
+        if self.publications()?.iter().any(|p| p.cause == Cause::Publish && p.of == stage.id) {
+            return Err(Error::Applied(stage.id.clone()));
+        }
         let batch = self.blobs.batch()?;
         let sealed = stage.seal_into(self, &*batch)?;
         let wanted = Wanted {
-            id: stage.id.clone(),
+            id: id.to_owned(),
             cause: Cause::Publish,
             of: stage.id.clone(),
             at_ms,
             base: sealed.base,
             changes: sealed.changes.clone(),
             keep: false,
+            modes: Vec::new(),
         };
         let publication = self.change(held, wanted, stage.rules(), batch)?;
         Ok((publication, sealed))
@@ -238,9 +266,19 @@ impl Workspace {
             base: earlier.after,
             changes: earlier.changes.iter().map(Change::reversed).collect(),
             keep: true,
+            modes: earlier.modes_gone.clone(),
         };
         let batch = self.blobs.batch()?;
         self.change(held, wanted, rules, batch)
+    }
+
+    /// Whether a thaw would be refused, found out before anything is written.
+    pub fn may_thaw(&self, target: Digest, rules: &Rules, discard: bool) -> Result<()> {
+        let now = self.state(rules)?;
+        if now != target && !discard && !self.is_recorded(now)? {
+            return Err(Error::Unsaved(tree::diff(&*self.blobs, now, target)?.len()));
+        }
+        Ok(())
     }
 
     /// Brings the workspace to a snapshot. What it holds now must be a snapshot already, unless `discard` is said; even
@@ -259,10 +297,11 @@ impl Workspace {
         if now.id != target && !discard && !self.is_recorded(now.id)? {
             return Err(Error::Unsaved(tree::diff(&*self.blobs, now.id, target)?.len()));
         }
-        self.keep(&now, at_ms)?;
+        self.keep(&now, rules, at_ms)?;
         let changes = tree::diff(&*self.blobs, now.id, target)?;
         let of = target.to_hex();
-        let wanted = Wanted { id: id.to_owned(), cause: Cause::Thaw, of, at_ms, base: now.id, changes, keep: false };
+        let (id, modes) = (id.to_owned(), Vec::new());
+        let wanted = Wanted { id, cause: Cause::Thaw, of, at_ms, base: now.id, changes, keep: false, modes };
         self.change(held, wanted, rules, batch)
     }
 
@@ -275,10 +314,11 @@ impl Workspace {
     /// The one way in which a workspace is changed.
     fn change(&self, _held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
         let now = self.freeze_into(&*batch, rules, false)?;
-        let fit = fit(&*self.blobs, &wanted, now.id)?;
+        let mut fit = fit(&*self.blobs, &self.root, &wanted, now.id)?;
         if !fit.conflicts.is_empty() && !wanted.keep {
-            return Err(Error::Conflict(Conflict { paths: fit.conflicts, kept: Vec::new() }));
+            return Err(Error::Conflict(Conflict { paths: fit.conflicts, ..Conflict::default() }));
         }
+        fit.leave_what_depends_on_conflicts();
         let after = tree::apply(&*self.blobs, &*batch, now.id, &fit.changes)?;
         batch.commit()?;
         let (folders_made, folders_removed) = folders(&*self.blobs, &fit.changes, now.id, after)?;
@@ -294,6 +334,8 @@ impl Workspace {
             kept: fit.conflicts,
             folders_made,
             folders_removed,
+            modes_gone: Vec::new(),
+            modes_wanted: wanted.modes,
         };
         if publication.changes.is_empty() {
             return Ok(publication);
@@ -302,6 +344,21 @@ impl Workspace {
         // The journal refers to the contents from here on.
         drop(batch);
         transaction.apply()
+    }
+}
+
+/// Makes the folder in which this program keeps its own things: for the owner's eyes only, and ignored by git. One that
+/// is a link is refused: it would lead everything we write somewhere else.
+pub fn make_own_folder(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Error::Refused(format!("{} is not a folder", path.display()))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let mut builder = fs::DirBuilder::new();
+            let made = std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700).create(path);
+            made.and_then(|()| fs::write(path.join(".gitignore"), "*\n")).map_err(at("make", path))
+        }
+        Err(e) => Err(at("look at", path)(e)),
     }
 }
 
@@ -317,8 +374,23 @@ struct Fit {
     drift: Vec<TreePath>,
 }
 
+impl Fit {
+    /// A file cannot come back below a path that is kept as something else, nor above it.
+    fn leave_what_depends_on_conflicts(&mut self) {
+        let kept: BTreeSet<TreePath> = self.conflicts.iter().cloned().collect();
+        let above: BTreeSet<TreePath> = self.conflicts.iter().flat_map(TreePath::folders).collect();
+        let depends = |change: &Change| {
+            change.path.folders().any(|folder| kept.contains(&folder)) || above.contains(&change.path)
+        };
+        let (left, rest) = std::mem::take(&mut self.changes).into_iter().partition(depends);
+        self.changes = rest;
+        self.conflicts.extend(left.into_iter().filter(|change: &Change| !change.implied).map(|change| change.path));
+        self.conflicts.sort();
+    }
+}
+
 /// The three-way check: what we want to change, against what others have changed since.
-fn fit(blobs: &dyn Blobs, wanted: &Wanted, now: Digest) -> Result<Fit> {
+fn fit(blobs: &dyn Blobs, root: &Root, wanted: &Wanted, now: Digest) -> Result<Fit> {
     let moved = tree::diff(blobs, wanted.base, now)?;
     let moved: BTreeMap<&TreePath, &Change> = moved.iter().map(|change| (&change.path, change)).collect();
     let ours: BTreeMap<&TreePath, &Change> = wanted.changes.iter().map(|change| (&change.path, change)).collect();
@@ -326,11 +398,16 @@ fn fit(blobs: &dyn Blobs, wanted: &Wanted, now: Digest) -> Result<Fit> {
     for change in &wanted.changes {
         let is_folder = |node: Option<Node>| node.is_none_or(|node| node.kind == Kind::Folder);
         let only_folders = is_folder(change.before) && is_folder(change.after);
-        let there = moved.get(&change.path);
-        if there.is_some_and(|other| other.after == change.after) {
+        // A path may be missing in the snapshot only because it is ignored by now: what counts stands on the disk.
+        let there = match moved.contains_key(&change.path) {
+            true => Some(root.present(&change.path)?),
+            false => None,
+        };
+        if there.is_some_and(|there| there.is(change.after)) {
             continue;
         }
-        let in_the_way = there.is_some() || is_blocked(change, &moved, &ours);
+        let is_another = there.is_some_and(|there| !there.is(change.before));
+        let in_the_way = is_another || is_blocked(change, &moved, &ours);
         match in_the_way {
             false => fit.changes.push(change.clone()),
             // An empty folder is nobody's work: whoever put something into it, or removed it, is right.
@@ -386,13 +463,14 @@ fn folders(
             }
         }
     }
-    let pick = |wanted| {
-        let mut paths: Vec<_> =
-            known.iter().filter(|(_, states)| **states == wanted).map(|(path, _)| path.clone()).collect();
+    let pick = |wanted: fn(bool, bool) -> bool| {
+        let states = known.iter().filter(|(_, (before, after))| wanted(*before, *after));
+        let mut paths: Vec<_> = states.map(|(path, _)| path.clone()).collect();
         paths.sort();
         paths
     };
-    let (made, mut removed) = (pick((false, true)), pick((true, false)));
+    // One that was not in the snapshot may be there all the same, ignored; what was put into it goes, and so does it.
+    let (made, mut removed) = (pick(|before, after| !before && after), pick(|_, after| !after));
     removed.reverse();
     Ok((made, removed))
 }

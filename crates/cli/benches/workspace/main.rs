@@ -160,12 +160,17 @@ impl Tree {
             let mut stage = None;
             ours.push(milliseconds(|| {
                 let made = Stage::new(&workspace, frozen.id, wanted).expect("a stage");
-                let actum_workspace::View::Overlay { lower, upper, work, at } = made.view() else { unreachable!() };
+                let actum_workspace::View::Overlay { lower, upper, work, at } = made.view(&workspace) else {
+                    unreachable!()
+                };
                 let view = View::Overlay(Layers { lower, upper, work, at });
-                assert!(actum_sandbox::run(&view, &["true".into()]).expect("it starts").success());
+                let command = actum_sandbox::command(&view, Path::new(""), &["true".into()]);
+                assert!(command.and_then(|mut command| command.status()).expect("it starts").success());
                 stage = Some(made);
             }));
-            stage.expect("it was made").drop().expect("it can be dropped");
+            let stage = stage.expect("it was made");
+            let still = stage.settle().expect("nobody is in it");
+            stage.drop(still).expect("it can be dropped");
         }
         report("stage by overlay, entered and left, ms", &ours);
         let copy = folder.join("copy");

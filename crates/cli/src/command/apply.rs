@@ -10,33 +10,49 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, count};
-use crate::workspace::{self, deltas_json, deltas_text, now_ms, paths_json};
+use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The stage is removed afterwards, and with it what was done to ignored files and in .git, which are never published; --keep keeps it."
+)]
 pub(crate) struct Apply {
     /// The stage, or the beginning of its id
     id: String,
+
+    /// Keep the stage
+    #[arg(long)]
+    keep: bool,
 }
 
 impl Apply {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let opened = workspace::open(&project, project.root(), out)?;
-        let stage = Stage::find(&project.folder()?, &self.id)?;
+        let ledger = Ledger::open(&project, out)?;
         let lock = opened.workspace.lock()?;
-        let published = opened.workspace.publish(&lock, &stage, now_ms());
+        let stage = self.find(&project, &opened)?;
+        let still = stage.settle()?;
+        let published = opened.workspace.publish(&lock, &stage, &new_id(), now_ms());
         let (publication, sealed) = published.map_err(|e| {
             let failure = Failure::from(e);
-            let hint = format!("the result is kept: `actum diff {}` shows it", stage.id);
+            let hint = format!(
+                "the result is kept: `actum diff {0}` shows it; put your own change aside and apply again, or `actum stage drop {0}`",
+                stage.id
+            );
             if failure.row.name == actum_api::error::PUBLISH_CONFLICT { failure.hint(hint) } else { failure }
         })?;
-        workspace::record(&project, &opened.workspace, &publication, out)?;
-        drop(lock);
+        let recorded = ledger.record(&opened, &publication, out);
         let id = stage.id.clone();
-        stage.drop()?;
+        if !self.keep {
+            workspace::drop_stage(stage, still, out);
+        }
+        drop(lock);
+        recorded?;
         out.result(
             &json!({
-                "publication": id,
+                "publication": publication.id,
+                "stage": id,
                 "before": publication.before.to_hex(),
                 "after": publication.after.to_hex(),
                 "deltas": deltas_json(&publication.changes),
@@ -54,5 +70,15 @@ impl Apply {
             out.remark(&format!("`actum undo {id}` takes it back"));
         }
         Ok(0)
+    }
+
+    /// One that is gone because it was applied is told from one that never was.
+    fn find(&self, project: &Project, opened: &Opened) -> Result<Stage, Failure> {
+        Stage::find(&project.folder()?, &self.id).map_err(|e| match opened.workspace.publication(&self.id) {
+            Ok(publication) if matches!(e, actum_workspace::Error::Unknown { .. }) => {
+                actum_workspace::Error::Applied(publication.of).into()
+            }
+            _ => e.into(),
+        })
     }
 }

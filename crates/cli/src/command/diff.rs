@@ -26,6 +26,11 @@ impl Diff {
         let project = Project::find(global)?;
         let opened = workspace::open(&project, project.root(), out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
+        // Held while it is read; a program that is still at work is told of, not waited for.
+        let still = stage.settle();
+        if matches!(still, Err(actum_workspace::Error::Busy(_))) {
+            out.remark("a program is still running in the stage: this is what there is so far");
+        }
         let sealed = stage.seal(&opened.workspace)?;
         show(&opened, &sealed.changes, self.stat, out, || {
             json!({
@@ -62,7 +67,7 @@ pub(crate) fn show(
 
 pub(crate) fn remark_left_out(left_out: &[actum_workspace::TreePath], out: &Out) {
     if let Some(first) = left_out.first() {
-        let many = count(left_out.len() as u64, "ignored path was", "ignored paths were");
-        out.remark(&format!("{many} changed too and stay behind, the first: {first}"));
+        let many = count(left_out.len() as u64, "change is", "changes are");
+        out.remark(&format!("{many} not published, because the path is ignored or lies in .git; the first: {first}"));
     }
 }

@@ -29,15 +29,11 @@ struct Finding {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(project: &Project) -> Self {
+    fn new(project: &Project) -> Result<Self, Failure> {
         let name = format!(".actum-doctor-{}", std::process::id());
-        let here = project.root().join(&name);
-        if std::fs::create_dir(&here).is_ok() {
-            return Self(here);
-        }
-        let elsewhere = std::env::temp_dir().join(&name);
-        let _ = std::fs::create_dir(&elsewhere);
-        Self(elsewhere)
+        let places = [project.root().join(&name), std::env::temp_dir().join(&name)];
+        let made = places.into_iter().find(|place| std::fs::create_dir(place).is_ok()).map(Self);
+        made.ok_or_else(|| Failure::new(error::FILE, "cannot write here, nor to the folder for temporary files"))
     }
 }
 
@@ -50,7 +46,7 @@ impl Drop for Scratch {
 impl Doctor {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let scratch = Scratch::new(&project);
+        let scratch = Scratch::new(&project)?;
         let findings = [overlay(&scratch.0), reflink(&scratch.0), copy()];
         let best = findings.iter().find(|finding| finding.ok).map_or("none", |finding| finding.name);
         let shown = |f: &Finding| json!({"name": f.name, "ok": f.ok, "detail": f.detail, "remedy": f.remedy});

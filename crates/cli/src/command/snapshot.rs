@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::blob::BlobError;
 use actum_contract::digest::Digest;
-use actum_workspace::{Snapshot, diff, retain, thaw_new};
+use actum_store::blob::Thoroughness;
+use actum_workspace::{Rules, Snapshot, diff, retain, thaw_new};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
@@ -16,7 +17,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, count, table};
-use crate::workspace::{self, Opened, deltas_json, deltas_text, new_id, now_ms};
+use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -28,7 +29,7 @@ pub(crate) enum Verb {
     Diff(Diff),
     /// The snapshots that are kept, newest first
     List,
-    /// Remove contents that nothing refers to, and old snapshots beyond a size
+    /// Remove contents that nothing refers to, and old snapshots and publications beyond a size
     Gc(Gc),
     /// Keep a snapshot whatever the size
     Pin(Named),
@@ -84,7 +85,7 @@ pub(crate) struct Diff {
 
 #[derive(Debug, Args)]
 pub(crate) struct Gc {
-    /// Give up the oldest snapshots until the rest fits (1000, 10k, 5M, 2G)
+    /// Give up the oldest snapshots and publications (which then cannot be undone) until the rest fits: 1000, 10k, 5M, 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_bytes: Option<u64>,
 }
@@ -155,6 +156,7 @@ impl Thaw {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
         let home = project.folder()?;
         let snapshot = Snapshot::find(&home, &self.id)?;
+        refuse_own(&self.dir)?;
         let is_new = match std::fs::read_dir(&self.dir) {
             Ok(mut entries) => entries.next().is_none(),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
@@ -170,11 +172,15 @@ impl Thaw {
             });
             return Ok(0);
         }
-        let rules = workspace::rules(&self.dir, Vec::new(), Vec::new())?;
+        // The workspace is looked at as it was when the snapshot was taken: what was left out then is left alone now.
+        let Rules { include, exclude, .. } = snapshot.rules;
+        let rules = workspace::rules(&self.dir, include, exclude)?;
         let opened = workspace::open(project, &self.dir, out)?;
+        let ledger = Ledger::open(project, out)?;
+        opened.workspace.may_thaw(snapshot.id, &rules, self.discard)?;
         let lock = opened.workspace.lock()?;
         let publication = opened.workspace.thaw(&lock, snapshot.id, &rules, &new_id(), now_ms(), self.discard)?;
-        workspace::record(project, &opened.workspace, &publication, out)?;
+        ledger.record(&opened, &publication, out)?;
         out.result(
             &json!({
                 "id": id,
@@ -186,9 +192,24 @@ impl Thaw {
             || deltas_text(&publication.changes),
         );
         if !publication.changes.is_empty() {
-            out.remark(&format!("what was there is snapshot {}", &publication.before.to_hex()[..16]));
+            let before = &publication.before.to_hex()[..16];
+            out.remark(&format!("`actum snapshot thaw {before} {}` brings back what was there", self.dir.display()));
         }
         Ok(0)
+    }
+}
+
+/// Our own folder and git's are nobody's target.
+fn refuse_own(dir: &Path) -> Result<(), Failure> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let whole = std::fs::canonicalize(dir).or_else(|_| std::fs::canonicalize(parent).map(|p| p.join(dir)));
+    let whole = whole.unwrap_or_else(|_| dir.to_owned());
+    match whole.iter().find(|name| *name == ".actum" || *name == ".git") {
+        None => Ok(()),
+        Some(own) => {
+            let message = format!("{} lies in {}, where nothing is restored to", dir.display(), own.display());
+            Err(Failure::new(error::WORKSPACE_REFUSED, message))
+        }
     }
 }
 
@@ -215,7 +236,7 @@ fn id_of(project: &Project, text: &str, out: &Out) -> Result<Digest, Failure> {
             let folder = Path::new(text);
             let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
             let Opened { workspace, .. } = workspace::open(project, folder, out)?;
-            Ok(workspace.freeze(&rules, false, now_ms())?.id)
+            Ok(workspace.state(&rules)?)
         }
         found => Ok(found?.id),
     }
@@ -249,7 +270,10 @@ impl Gc {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
         let opened = workspace::open(project, project.root(), out)?;
         let mut kept = None;
-        let swept = opened.blobs.sweep(|blobs| {
+        // Nothing is published meanwhile: what is under way could not be seen as a whole.
+        let _still = opened.workspace.lock()?;
+        let how = if self.max_bytes.is_some() { Thoroughness::Exact } else { Thoroughness::Cheap };
+        let swept = opened.blobs.sweep(how, |blobs| {
             let length = |digest| blobs.length(digest);
             let found = retain(&opened.workspace, blobs, &[], &length, self.max_bytes)?;
             let contents = found.contents.clone();
@@ -264,6 +288,7 @@ impl Gc {
                 "removed_contents": swept.contents, "removed_bytes": swept.bytes, "bytes": swept.bytes_left,
                 "forgotten_snapshots": forgotten, "forgotten_publications": kept.forgotten_publications,
                 "late_writes": late,
+                "missing_contents": kept.missing.iter().map(|digest| digest.to_hex()).collect::<Vec<_>>(),
             }),
             || {
                 let removed = count(swept.contents, "content", "contents");
@@ -274,6 +299,10 @@ impl Gc {
             let snapshots = count(forgotten.len() as u64, "snapshot", "snapshots");
             let publications = count(kept.forgotten_publications.len() as u64, "publication", "publications");
             out.remark(&format!("gave up {snapshots} and {publications} to fit"));
+        }
+        if !kept.missing.is_empty() {
+            let many = count(kept.missing.len() as u64, "content is", "contents are");
+            out.remark(&format!("{many} referred to and not there; `actum snapshot check` says by what"));
         }
         for path in late {
             out.remark(&format!("kept {path}: somebody wrote to it after it had been replaced"));

@@ -2,11 +2,12 @@
 //! `actum apply`, or thrown away.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 
 use actum_api::error;
 use actum_sandbox::Layers;
-use actum_workspace::{Mode, NewStage, Stage, View};
+use actum_workspace::{Mode, NewStage, Stage, View, Workspace};
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use serde_json::json;
@@ -67,6 +68,9 @@ impl From<ModeName> for Mode {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A stage keeps what is written to the workspace apart. It is no sandbox: the program reaches the rest of the machine as you do."
+)]
 pub(crate) struct Exec {
     /// The stage, or the beginning of its id
     id: String,
@@ -87,12 +91,13 @@ impl Verb {
         let project = Project::find(global)?;
         match self {
             Self::New(new) => new.run(&project, out),
-            Self::Exec(exec) => exec.run(&project),
+            Self::Exec(exec) => exec.run(&project, out),
             Self::List => list(&project, out),
-            Self::Drop(drop) => {
-                let stage = Stage::find(&project.folder()?, &drop.id)?;
+            Self::Drop(named) => {
+                let stage = Stage::find(&project.folder()?, &named.id)?;
                 let id = stage.id.clone();
-                stage.drop()?;
+                let still = stage.settle()?;
+                stage.drop(still)?;
                 out.result(&json!({ "dropped": id }), || format!("dropped {id}"));
                 Ok(0)
             }
@@ -109,10 +114,11 @@ impl New {
             None => doctor::best(project)?,
         };
         let at_ms = now_ms();
+        let _kept = opened.workspace.blobs().batch()?;
         let frozen = opened.workspace.freeze(&rules, false, at_ms)?;
         let wanted = NewStage { id: new_id(), mode, strict: self.strict, rules, at_ms };
         let stage = Stage::new(&opened.workspace, frozen.id, wanted)?;
-        let folder = match stage.view() {
+        let folder = match stage.view(&opened.workspace) {
             View::Folder(folder) => Some(folder.display().to_string()),
             View::Overlay { .. } => None,
         };
@@ -129,20 +135,35 @@ impl New {
 }
 
 impl Exec {
-    fn run(self, project: &Project) -> Ended {
+    /// Becomes the program: signals, input, output and the exit code are its own.
+    fn run(self, project: &Project, out: &Out) -> Ended {
+        let opened = workspace::open(project, project.root(), out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
-        let view = match stage.view() {
+        let view = match stage.view(&opened.workspace) {
             View::Folder(folder) => actum_sandbox::View::Folder(folder),
             View::Overlay { lower, upper, work, at } => actum_sandbox::View::Overlay(Layers { lower, upper, work, at }),
         };
-        let ended =
-            actum_sandbox::run(&view, &self.program).map_err(|e| Failure::new(error::STAGING, e.to_string()))?;
-        let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal)).unwrap_or(1);
-        Ok(u8::try_from(code).unwrap_or(1))
+        let within = here_within(&opened.workspace);
+        let _held = stage.hold()?;
+        let error = match actum_sandbox::command(&view, &within, &self.program) {
+            Ok(mut command) => command.exec(),
+            Err(e) => e,
+        };
+        let program = self.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let failure = Failure::new(error::STAGING, format!("cannot start {program}: {error}"));
+        out.fail(&failure);
+        Ok(actum_sandbox::not_started(&error))
     }
 }
 
+/// Where we stand in the workspace, so that the program stands there too.
+fn here_within(workspace: &Workspace) -> PathBuf {
+    let here = std::env::current_dir().and_then(std::fs::canonicalize).unwrap_or_default();
+    here.strip_prefix(workspace.path()).map(Path::to_owned).unwrap_or_default()
+}
+
 fn list(project: &Project, out: &mut Out) -> Ended {
+    workspace::open(project, project.root(), out)?;
     let stages = Stage::list(&project.folder()?)?;
     let time = |stage: &Stage| {
         let at = Timestamp::from_millisecond(i64::try_from(stage.at_ms).unwrap_or(0)).unwrap_or_default();
@@ -156,7 +177,9 @@ fn list(project: &Project, out: &mut Out) -> Ended {
     };
     out.result(&json!({"stages": stages.iter().map(shown).collect::<Vec<_>>()}), || {
         let row = |stage: &Stage| {
-            vec![stage.id.clone(), stage.mode.word().to_owned(), time(stage), stage.base.to_hex()[..16].to_owned()]
+            let strict = if stage.strict { ", strict" } else { "" };
+            let mode = format!("{}{strict}", stage.mode.word());
+            vec![stage.id.clone(), mode, time(stage), stage.base.to_hex()[..16].to_owned()]
         };
         table(&["STAGE", "MODE", "MADE", "ON SNAPSHOT"], &stages.iter().map(row).collect::<Vec<_>>())
     });

@@ -9,11 +9,11 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::Out;
-use crate::workspace::{self, deltas_json, deltas_text, new_id, now_ms, paths_json};
+use crate::workspace::{self, Ledger, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
-    /// The publication, or the beginning of its id
+    /// The publication or its stage, or the beginning of the id
     id: String,
 }
 
@@ -22,10 +22,11 @@ impl Undo {
         let project = Project::find(global)?;
         let opened = workspace::open(&project, project.root(), out)?;
         let rules = workspace::rules(project.root(), Vec::new(), Vec::new())?;
+        let ledger = Ledger::open(&project, out)?;
         let lock = opened.workspace.lock()?;
         let earlier = opened.workspace.publication(&self.id)?;
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
-        workspace::record(&project, &opened.workspace, &publication, out)?;
+        ledger.record(&opened, &publication, out)?;
         drop(lock);
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";

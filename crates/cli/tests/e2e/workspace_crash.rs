@@ -201,6 +201,41 @@ fn gc_killed_anywhere_loses_nothing() {
 }
 
 #[test]
+fn a_stage_whose_publication_was_interrupted_is_never_published_twice() {
+    for place in ["publish.applied", "publish.settled"] {
+        let actum = actum();
+        fs::write(actum.path("base"), "1").unwrap();
+        let stage = new_stage(&actum, &[]);
+        act(&actum, &stage, "echo 2 > base; echo x > x; echo y > y");
+        assert!(killed_at(&actum, &["apply", "--json", &stage], place));
+        fs::write(actum.path("other"), "user").unwrap();
+        json(&actum, &["undo", "--json", &stage]);
+        let again = actum.run(&["apply", "--json", &stage]);
+        assert_eq!((again.code, &again.error()["code"]), (6, &"ALREADY_APPLIED".into()), "{place}");
+        assert_eq!(read(actum.folder()).len(), 2);
+        for arguments in [&["snapshot", "freeze"][..], &["snapshot", "gc"], &["stage", "list"], &["stage", "new"]] {
+            json(&actum, &[arguments, &["--json"]].concat());
+        }
+        check(&actum);
+    }
+}
+
+#[test]
+fn a_stage_that_was_half_dropped_is_no_stage() {
+    let actum = actum();
+    fs::write(actum.path("f"), "1").unwrap();
+    let stage = new_stage(&actum, &["--mode", "copy"]);
+    let folder = actum.path(".actum/stages");
+    // As a kill in the middle of removing would leave it.
+    fs::rename(folder.join(&stage), folder.join(format!(".unfinished-{stage}"))).unwrap();
+    fs::remove_file(folder.join(format!(".unfinished-{stage}/folder/f"))).unwrap();
+    assert_eq!(actum.run(&["apply", "--json", &stage]).code, 7);
+    assert_eq!(json(&actum, &["stage", "list", "--json"])["stages"], serde_json::json!([]));
+    json(&actum, &["snapshot", "gc", "--json"]);
+    assert!(!folder.join(format!(".unfinished-{stage}")).exists());
+}
+
+#[test]
 fn a_publication_that_meets_an_edit_at_the_last_moment_is_taken_back_even_across_a_kill() {
     for second in [None, Some("publish.aborted"), Some("publish.reversed")] {
         let actum = actum();

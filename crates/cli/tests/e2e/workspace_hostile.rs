@@ -166,6 +166,22 @@ fn sixteen_stages_with_disjoint_edits_are_all_published() {
 }
 
 #[test]
+fn one_stage_applied_by_many_at_once_is_published_once() {
+    for mode in ["overlay", "copy"] {
+        let actum = actum();
+        for n in 0..300 {
+            fs::write(actum.path(&format!("f{n}")), "before").unwrap();
+        }
+        let stage = new_stage(&actum, &["--mode", mode]);
+        act(&actum, &stage, "echo new > new");
+        let mut codes = apply_all(&actum, &vec![stage; 6]);
+        codes.sort();
+        assert_eq!(codes, [0, 6, 6, 6, 6, 6], "{mode}");
+        assert_eq!(read(actum.folder()).len(), 301, "{mode}: nothing else is touched");
+    }
+}
+
+#[test]
 fn of_sixteen_stages_with_overlapping_edits_one_per_path_wins() {
     let actum = actum();
     for n in 0..4 {

@@ -25,7 +25,7 @@ use actum_contract::digest::{Blake3, Digest};
 use crate::crash;
 use pack::{Pack, Place};
 
-pub use sweep::Swept;
+pub use sweep::{Swept, Thoroughness};
 
 /// The blobs of one folder. Several processes may use it at once.
 #[derive(Debug)]
@@ -52,7 +52,8 @@ impl Folder {
         let packs = path.join("packs");
         std::fs::create_dir_all(&packs).map_err(io_error("make", &packs))?;
         let folder = Self { path: path.to_owned(), packs: RwLock::new(None) };
-        folder.tidy_up()?;
+        // Good to have; whoever only wants to read must not fail because of it.
+        let _ = folder.tidy_up();
         Ok(folder)
     }
 
@@ -129,12 +130,30 @@ impl Folder {
         Ok(search(&self.rescan()?))
     }
 
-    fn find_anew(&self, digest: Digest) -> Result<(Arc<Pack>, Place), BlobError> {
-        if let Some(found) = self.find(digest)? {
-            return Ok(found);
+    /// Every place in which a content lies, looked for again if there is none.
+    fn find_all(&self, digest: Digest) -> Result<Vec<(Arc<Pack>, Place)>, BlobError> {
+        if self.find(digest)?.is_none() {
+            self.rescan()?;
         }
-        self.rescan()?;
-        self.find(digest)?.ok_or(BlobError::Missing(digest))
+        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        let found: Vec<_> = packs.into_iter().filter_map(|pack| pack.find(digest).map(|place| (pack, place))).collect();
+        if found.is_empty() { Err(BlobError::Missing(digest)) } else { Ok(found) }
+    }
+
+    /// Does `work` with the first place in which the content is sound.
+    fn with_sound<T>(
+        &self,
+        digest: Digest,
+        mut work: impl FnMut(&Pack, Place) -> Result<T, BlobError>,
+    ) -> Result<T, BlobError> {
+        let mut last = BlobError::Missing(digest);
+        for (pack, place) in self.find_all(digest)? {
+            match work(&pack, place) {
+                Err(e @ BlobError::Damaged(..)) => last = e,
+                other => return other,
+            }
+        }
+        Err(last)
     }
 
     /// Bytes on disk, and the number of packs.
@@ -152,17 +171,23 @@ impl Folder {
                 count += 1;
                 match pack.copy(digest, place, &mut io::sink()) {
                     Ok(_) => {}
-                    Err(BlobError::Damaged(..)) => bad.push(digest),
+                    // It may lie somewhere else too.
+                    Err(BlobError::Damaged(..)) => match self.copy(digest, &mut io::sink()) {
+                        Ok(_) => {}
+                        Err(_) => bad.push(digest),
+                    },
                     Err(e) => return Err(e),
                 }
             }
         }
+        bad.sort();
+        bad.dedup();
         Ok((count, bad))
     }
 
     /// The length of a stored content.
     pub fn length(&self, digest: Digest) -> Result<u64, BlobError> {
-        Ok(self.find_anew(digest)?.1.bytes)
+        Ok(self.find_all(digest)?[0].1.bytes)
     }
 }
 
@@ -172,13 +197,19 @@ impl Blobs for Folder {
     }
 
     fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
-        let (pack, place) = self.find_anew(digest)?;
-        pack.read(digest, place)
+        self.with_sound(digest, |pack, place| pack.read(digest, place))
     }
 
     fn copy(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError> {
-        let (pack, place) = self.find_anew(digest)?;
-        pack.copy(digest, place, into)
+        match self.find_all(digest)?.as_slice() {
+            [(pack, place)] => pack.copy(digest, *place, into),
+            // Only one of several may be sound, and what is written out cannot be taken back.
+            places => {
+                let sound = places.iter().find(|(pack, place)| pack.copy(digest, *place, &mut io::sink()).is_ok());
+                let (pack, place) = sound.unwrap_or(&places[0]);
+                pack.copy(digest, *place, into)
+            }
+        }
     }
 
     fn batch(&self) -> Result<Box<dyn Batch + '_>, BlobError> {
@@ -229,6 +260,10 @@ impl Batch for Writing<'_> {
         if self.folder.contains(digest)? {
             return Ok(());
         }
+        self.with_pack(|pack| pack.append(digest, bytes))
+    }
+
+    fn replace(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError> {
         self.with_pack(|pack| pack.append(digest, bytes))
     }
 

@@ -75,7 +75,7 @@ pub(super) fn encode_index(entries: &[(Digest, Place)]) -> Vec<u8> {
 fn decode_index(mut file: Vec<u8>) -> Option<Vec<u8>> {
     let body = file.len().checked_sub(DIGEST_BYTES)?;
     let sound = file.starts_with(INDEX_MAGIC)
-        && (body - INDEX_MAGIC.len()).is_multiple_of(ENTRY_BYTES)
+        && body.checked_sub(INDEX_MAGIC.len()).is_some_and(|entries| entries.is_multiple_of(ENTRY_BYTES))
         && Digest::from_slice(&file[body..]) == Some(Digest::blake3(&file[..body]));
     file.truncate(body);
     sound.then(|| file.split_off(INDEX_MAGIC.len()))

@@ -23,6 +23,15 @@ pub struct Swept {
     pub bytes_left: u64,
 }
 
+/// How much work a sweep makes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thoroughness {
+    /// Leaves packs alone that are mostly alive.
+    Cheap,
+    /// Leaves nothing that is dead.
+    Exact,
+}
+
 /// A pack is written anew when less than this part of it is alive.
 const LIVING_PERCENT_MIN: u64 = 70;
 
@@ -34,12 +43,13 @@ impl Folder {
     /// refers to a content has made that durable before he let go of his batch.
     pub fn sweep<E: From<BlobError>>(
         &self,
+        how: Thoroughness,
         reach: impl FnOnce(&Self) -> Result<HashSet<Digest>, E>,
     ) -> Result<Swept, E> {
         let _alone = self.lock(true)?;
         self.rescan()?;
         let living = reach(self)?;
-        Ok(self.remove_all_but(&living)?)
+        Ok(self.remove_all_but(&living, how)?)
     }
 
     /// Removes what the dead have left and joins small packs when there are too many of them, if nobody else is at
@@ -59,10 +69,10 @@ impl Folder {
         Ok(())
     }
 
-    fn remove_all_but(&self, living: &HashSet<Digest>) -> Result<Swept, BlobError> {
+    fn remove_all_but(&self, living: &HashSet<Digest>, how: Thoroughness) -> Result<Swept, BlobError> {
         let packs = self.rescan()?;
         let (before, count) = self.size()?;
-        let condemned = |pack: &Arc<Pack>| is_condemned(pack, living, count > PACKS_MAX);
+        let condemned = |pack: &Arc<Pack>| is_condemned(pack, living, count > PACKS_MAX, how);
         let (condemned, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(condemned);
         let dead = condemned.iter().flat_map(|pack| pack.entries()).filter(|(digest, _)| !living.contains(digest));
         let contents = dead.map(|(digest, _)| digest).collect::<HashSet<_>>().len() as u64;
@@ -78,7 +88,7 @@ impl Folder {
         kept: &[Arc<Pack>],
         alive: impl Fn(Digest) -> bool,
     ) -> Result<(), BlobError> {
-        let (mut new, mut dropped) = (None::<NewPack>, false);
+        let (mut new, mut dropped, mut unsound) = (None::<NewPack>, false, HashSet::new());
         for pack in condemned {
             for (digest, place) in pack.entries() {
                 if !alive(digest) {
@@ -88,7 +98,11 @@ impl Folder {
                         Some(new) => new,
                         None => new.insert(NewPack::begin(&self.packs_path())?),
                     };
-                    into.append_from(pack, digest, place)?;
+                    match into.append_from(pack, digest, place) {
+                        // What cannot be moved stays where it is: somebody may still be able to save it.
+                        Err(BlobError::Damaged(..)) => drop(unsound.insert(&pack.id)),
+                        other => other?,
+                    }
                 }
             }
         }
@@ -100,7 +114,7 @@ impl Folder {
             self.raise_generation()?;
         }
         let folder = self.packs_path();
-        for pack in condemned {
+        for pack in condemned.iter().filter(|pack| !unsound.contains(&pack.id)) {
             // The index first: a pack without one does not count.
             for path in [pack::index_name(&folder, &pack.id), pack::name(&folder, &pack.id)] {
                 std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
@@ -139,10 +153,14 @@ impl Folder {
     }
 }
 
-fn is_condemned(pack: &Pack, living: &HashSet<Digest>, many: bool) -> bool {
+fn is_condemned(pack: &Pack, living: &HashSet<Digest>, many: bool, how: Thoroughness) -> bool {
     let alive: u64 = pack.entries().filter(|(d, _)| living.contains(d)).map(|(_, p)| p.bytes).sum();
     let whole: u64 = pack.entries().map(|(_, p)| p.bytes).sum();
-    let dead_weight = alive * 100 < whole * LIVING_PERCENT_MIN;
+    let least = match how {
+        Thoroughness::Cheap => LIVING_PERCENT_MIN,
+        Thoroughness::Exact => 100,
+    };
+    let dead_weight = alive * 100 < whole * least;
     let none_alive = !pack.entries().any(|(d, _)| living.contains(&d));
     dead_weight || none_alive || (many && pack.bytes() < SMALL_BYTES)
 }
