@@ -67,9 +67,6 @@ const WHOLE_BYTES_MAX: u64 = 4 << 20;
 /// How often a file that changes under our hands is read again.
 const READ_ATTEMPTS_MAX: usize = 5;
 
-/// Threads beyond the cores: one that waits for the disk, or is late, does not hold up the rest.
-const THREADS_MORE: usize = 1;
-
 /// A folder with this many files is looked at by several threads.
 const FILES_ALONE_MAX: usize = 512;
 
@@ -94,8 +91,7 @@ pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch
 fn threads() -> Result<&'static rayon::ThreadPool> {
     static POOL: OnceLock<std::result::Result<rayon::ThreadPool, String>> = OnceLock::new();
     let pool = POOL.get_or_init(|| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from) + THREADS_MORE;
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES);
+        let builder = rayon::ThreadPoolBuilder::new().stack_size(STACK_BYTES);
         builder.thread_name(|n| format!("actum-walk-{n}")).build().map_err(|e| e.to_string())
     });
     pool.as_ref().map_err(|e| Error::Refused(format!("cannot start threads: {e}")))
