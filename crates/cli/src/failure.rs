@@ -141,6 +141,9 @@ impl From<actum_workspace::Error> for Failure {
                     failure.hint("move what is in the way elsewhere, and try again")
                 }
             }
+            Error::Interrupted => {
+                Self::new(error::WORKSPACE_REFUSED, message).hint("run the command again: it mends that")
+            }
             Error::Busy(_) => Self::new(error::STAGE_BUSY, message).hint("wait for it, or end it"),
             Error::Applied(id) => Self::new(error::ALREADY_APPLIED, message)
                 .hint(format!("`actum undo {id}` takes it back; `actum stage drop {id}` removes what is left of it")),

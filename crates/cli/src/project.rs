@@ -69,6 +69,7 @@ impl Project {
 
 /// Whether a project has its things there. A folder that a snapshot of another project was restored to has some too.
 fn is_own(folder: &Path) -> bool {
-    let is_others = folder.join("workspace/lock").exists() && !folder.join("blobs").exists();
-    folder.is_dir() && !is_others
+    let is_others = |name: &std::ffi::OsStr| name == "workspace" || name == ".gitignore";
+    let mut names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    folder.is_dir() && !(folder.join("workspace/lock").exists() && names.all(|name| is_others(&name)))
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use actum_api::error;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
+use actum_sandbox::Layers;
 use actum_store::Store;
 use actum_store::blob::Folder as Blobs;
-use actum_workspace::{Cause, Change, Node, Publication, Rules, Stage, TreePath, Verb, Workspace, deltas};
+use actum_workspace::{Cause, Change, Lock, Node, Publication, Rules, Stage, TreePath, Verb, View, Workspace, deltas};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -44,30 +45,55 @@ pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened
     let blobs = project.blobs()?;
     let opened = Opened { workspace: Workspace::open(folder, &project.folder()?, blobs.clone())?, blobs };
     if opened.workspace.is_interrupted()? {
-        let lock = opened.workspace.lock()?;
-        let recovered = opened.workspace.recover(&lock)?;
-        for publication in recovered.applied {
-            let (id, word) = (&publication.id, publication.cause.word());
-            out.remark(&format!("finished {word} {id}, which had been interrupted"));
-            // The workspace is whole either way; what the ledger lacks it gets from whoever opens it next.
-            if let Err(e) = Ledger::open(project, out).and_then(|ledger| ledger.record(&opened, &publication, out)) {
-                out.remark(&format!("{word} {id} is not in the ledger yet: {}", e.message));
-            }
-            if publication.cause == Cause::Publish
-                && let Ok(stage) = Stage::find(&project.folder()?, &publication.of)
-                && let Ok(still) = stage.settle()
-            {
-                drop_stage(stage, still, out);
-            }
-        }
-        for conflict in recovered.taken_back {
-            out.remark("took back a publication that had been interrupted");
-            for kept in conflict.kept {
-                out.remark(&format!("kept: {kept}"));
-            }
-        }
+        lock(project, &opened, out)?;
     }
     Ok(opened)
+}
+
+/// Locks a workspace that is to be changed. Whoever held the lock before may have died in the middle: what he left is
+/// carried to its end first.
+pub(crate) fn lock(project: &Project, opened: &Opened, out: &Out) -> Result<Lock, Failure> {
+    let lock = opened.workspace.lock()?;
+    let recovered = opened.workspace.recover(&lock)?;
+    for publication in recovered.applied {
+        let (id, word, of) = (&publication.id, publication.cause.word(), &publication.of);
+        out.remark(&format!("finished {word} {id}, which had been interrupted"));
+        // The workspace is whole either way; what the ledger lacks it gets from whoever opens it next.
+        if let Err(e) = Ledger::open(project, out).and_then(|ledger| ledger.record(opened, &publication, out)) {
+            out.remark(&format!("{word} {id} is not in the ledger yet: {}", e.message));
+        }
+        if publication.cause == Cause::Publish && Stage::find(&project.folder()?, of).is_ok() {
+            out.remark(&format!("its stage is still there; `actum stage drop {of}` removes it"));
+        }
+    }
+    for conflict in recovered.taken_back {
+        out.remark("took back a publication that had been interrupted");
+        for kept in conflict.kept {
+            out.remark(&format!("kept: {kept}"));
+        }
+    }
+    Ok(lock)
+}
+
+/// Where a stage is to be seen, in the words of the sandbox.
+pub(crate) fn view(opened: &Opened, stage: &Stage) -> actum_sandbox::View {
+    match stage.view(&opened.workspace) {
+        View::Folder(folder) => actum_sandbox::View::Folder(folder),
+        View::Overlay { lower, upper, work, at } => {
+            let name = format!("actum-stage-{}", stage.id);
+            actum_sandbox::View::Overlay(Layers { lower, upper, work, at, name })
+        }
+    }
+}
+
+/// Makes sure that a stage stands still, also against programs that closed what they inherited.
+pub(crate) fn settle(opened: &Opened, stage: &Stage) -> Result<File, Failure> {
+    let still = stage.settle()?;
+    let busy = match view(opened, stage) {
+        actum_sandbox::View::Folder(folder) => actum_sandbox::is_in_use("", &folder),
+        actum_sandbox::View::Overlay(layers) => actum_sandbox::is_in_use(&layers.name, &layers.upper),
+    };
+    if busy { Err(actum_workspace::Error::Busy(stage.id.clone()).into()) } else { Ok(still) }
 }
 
 /// Removes a stage that is no longer needed. What is left of it is nobody's loss, and `gc` tries again.

@@ -34,8 +34,8 @@ pub trait Batch: Send + Sync {
     /// Stores a content even if it is there, because what is there is damaged.
     fn replace(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError>;
 
-    /// Stores a content too large for memory; returns its digest and length.
-    fn put_stream(&self, from: &mut dyn Read) -> Result<(Digest, u64), BlobError>;
+    /// Stores a content too large for memory; returns its digest and length. `anew`: also if what is there is damaged.
+    fn put_stream(&self, from: &mut dyn Read, anew: bool) -> Result<(Digest, u64), BlobError>;
 
     /// Makes everything put so far durable.
     fn commit(&self) -> Result<(), BlobError>;

@@ -24,18 +24,19 @@ pub fn not_started(error: &io::Error) -> u8 {
 /// The helper for a view; the program and its arguments are to be added.
 pub(crate) fn command(layers: &Layers, within: &Path) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(MARK).args([&layers.lower, &layers.upper, &layers.work, &layers.at]).arg(within);
+    command.arg(MARK).args([&layers.lower, &layers.upper, &layers.work, &layers.at]).arg(&layers.name).arg(within);
     Ok(command)
 }
 
 /// If this process was started as the helper, does its work; the exit code if that failed. Must be called first thing.
 pub fn entry(arguments: &[OsString]) -> Option<(u8, String)> {
-    let [_, mark, lower, upper, work, at, within, program @ ..] = arguments else { return None };
+    let [_, mark, lower, upper, work, at, name, within, program @ ..] = arguments else { return None };
     if mark != MARK {
         return None;
     }
     let path = |text: &OsString| PathBuf::from(text);
-    let layers = Layers { lower: path(lower), upper: path(upper), work: path(work), at: path(at) };
+    let name = name.to_string_lossy().into_owned();
+    let layers = Layers { lower: path(lower), upper: path(upper), work: path(work), at: path(at), name };
     Some(enter(&layers, Path::new(within), program))
 }
 

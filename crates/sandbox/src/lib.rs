@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use entry::{entry, not_started};
-pub use overlay::{Layers, Unavailable, Way, probe};
+pub use overlay::{Layers, Unavailable, Way, is_in_use, probe};
 
 /// What a program finds where it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,6 +19,8 @@ pub struct Layers {
     pub work: PathBuf,
     /// Covered by the overlay. May be `lower` itself.
     pub at: PathBuf,
+    /// By which the mount is known, so that it can be found in the processes that still have it.
+    pub name: String,
 }
 
 /// How an overlay is mounted here.
@@ -62,7 +64,8 @@ fn probe_in(folder: &Path) -> Result<Way, String> {
         let path = folder.join(name);
         std::fs::create_dir_all(&path).map(|()| path).map_err(|e| format!("cannot make {}: {e}", folder.display()))
     };
-    let layers = Layers { lower: sub("lower")?, upper: sub("upper")?, work: sub("work")?, at: sub("at")? };
+    let (lower, upper) = (sub("lower")?, sub("upper")?);
+    let layers = Layers { lower, upper, work: sub("work")?, at: sub("at")?, name: "actum-probe".to_owned() };
     let helper = entry::command(&layers, Path::new("")).and_then(|mut command| command.stdin(Stdio::null()).output());
     let ended = helper.map_err(|e| format!("cannot start the helper: {e}"))?;
     let ways = [Way::Privileged, Way::UserNamespace];
@@ -115,7 +118,8 @@ pub(crate) fn mount(layers: &Layers) -> Result<Way, MountError> {
     let options = format!("userxattr,lowerdir={lower},upperdir={upper},workdir={work},index=off,xino=off");
     let options = std::ffi::CString::new(options).map_err(|_| MountError::Mount(Errno::INVAL))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount("actum", &layers.at, "overlay", flags, Some(options.as_c_str())).map_err(MountError::Mount)?;
+    rustix::mount::mount(layers.name.as_str(), &layers.at, "overlay", flags, Some(options.as_c_str()))
+        .map_err(MountError::Mount)?;
     Ok(way)
 }
 
@@ -134,4 +138,19 @@ fn leave() -> Result<Way, MountError> {
         .and_then(|()| write("gid_map", format!("{group} {group} 1")))
         .map_err(MountError::Namespace)?;
     Ok(Way::UserNamespace)
+}
+
+/// Whether a process still sees the mount of this name, or stands in this folder. A program may have closed every
+/// descriptor it inherited; what it sees and where it stands it cannot hide from its own user.
+pub fn is_in_use(name: &str, folder: &Path) -> bool {
+    let own = std::process::id().to_string();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    let others = pids.filter(|pid| pid.bytes().all(|b| b.is_ascii_digit()) && *pid != own);
+    others.map(|pid| PathBuf::from("/proc").join(pid)).any(|process| {
+        let sees = std::fs::read_to_string(process.join("mountinfo"))
+            .is_ok_and(|mounts| mounts.lines().any(|line| line.split(' ').any(|word| word == name)));
+        let stands = std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+        sees || stands
+    })
 }

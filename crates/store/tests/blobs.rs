@@ -61,7 +61,7 @@ fn a_content_is_stored_once() {
     let (before, packs) = blobs.size().unwrap();
     put(&blobs, &[b"b", b"a"]);
     let batch = blobs.batch().unwrap();
-    batch.put_stream(&mut &b"a"[..]).unwrap();
+    batch.put_stream(&mut &b"a"[..], false).unwrap();
     batch.commit().unwrap();
     drop(batch);
     assert_eq!(blobs.size().unwrap(), (before, packs));

@@ -85,11 +85,27 @@ impl Root {
         }
     }
 
+    /// Whether something that is no folder stands on the way to a path.
+    pub(crate) fn is_cut_off(&self, path: &TreePath) -> Result<bool> {
+        match self.parent(path) {
+            Ok(_) => Ok(false),
+            Err(e) if is_no_way(&e) => Ok(e.kind() != io::ErrorKind::NotFound),
+            Err(e) => Err(within("open the folder of", path)(e)),
+        }
+    }
+
     /// Makes a folder whose parent is there; whether it was missing.
     pub(crate) fn make_folder(&self, path: &TreePath, mode: Option<u32>) -> io::Result<bool> {
         let (parent, name) = self.parent(path)?;
         match mkdirat(&parent, name, Mode::from_raw_mode(mode.unwrap_or(0o777))) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                if let Some(mode) = mode {
+                    // Whatever the umask says: it had these permissions before.
+                    let made = openat(&parent, name, FOLDER, Mode::empty())?;
+                    rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?;
+                }
+                Ok(true)
+            }
             Err(Errno::EXIST) => openat(&parent, name, FOLDER, Mode::empty()).map(|_| false).map_err(io::Error::from),
             Err(e) => Err(e.into()),
         }

@@ -43,6 +43,8 @@ pub enum Error {
     Unsaved(usize),
     #[error("the workspace is not what it was when it was frozen")]
     Moved,
+    #[error("a publication was interrupted just now, and the workspace is between two states")]
+    Interrupted,
     #[error("a program is still running in stage {0}")]
     Busy(String),
     #[error("stage {0} was applied already")]

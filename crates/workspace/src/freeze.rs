@@ -405,7 +405,7 @@ impl Walk<'_> {
                 self.put(digest, &content)?;
                 digest
             } else {
-                let (digest, length) = self.batch.put_stream(&mut file)?;
+                let (digest, length) = self.batch.put_stream(&mut file, self.request.paranoid)?;
                 if length != before.size() {
                     continue;
                 }

@@ -171,7 +171,7 @@ impl Reading<'_> {
             self.batch.put(digest, &content)?;
             digest
         } else {
-            self.batch.put_stream(&mut file)?.0
+            self.batch.put_stream(&mut file, false)?.0
         };
         Ok(Node { kind, digest })
     }

@@ -27,27 +27,29 @@ pub struct Kept {
     pub late_writes: Vec<std::path::PathBuf>,
 }
 
-/// Decides what stays, and forgets the rest. `extra` are snapshots that others refer to; `length` tells how long a
-/// content is. The caller sweeps, and holds off whoever stores.
+/// Decides what stays, and forgets the rest. `extra` are snapshots that others refer to; `cost` tells what a
+/// content takes. The caller sweeps, and holds off whoever stores.
 pub fn retain(
     workspace: &Workspace,
     blobs: &dyn Blobs,
     extra: &[Digest],
-    length: &dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
+    cost: &dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
     bytes_max: Option<u64>,
 ) -> Result<Kept> {
     let home = workspace.home();
     let mut kept = Kept::default();
-    let mut marking = Marking { blobs, length, marked: HashSet::new(), bytes: 0, missing: Vec::new() };
+    let mut marking = Marking { blobs, cost, marked: HashSet::new(), bytes: 0, missing: Vec::new() };
     let snapshots = Snapshot::list(home)?;
     let stages = Stage::list(home)?;
     let pinned = snapshots.iter().filter(|s| s.pinned).map(|s| s.id);
-    for root in stages.iter().map(|s| s.base).chain(pinned).chain(extra.iter().copied()) {
+    // What is not over yet is needed whole, and so is what was kept for somebody to look at.
+    let open = workspace.publications_in(&["applied", "journal", "abort", "kept"])?;
+    let open = open.iter().flat_map(|p| [p.before, p.after]);
+    for root in stages.iter().map(|s| s.base).chain(pinned).chain(open).chain(extra.iter().copied()) {
         marking.mark(root, &mut Vec::new())?;
     }
     // Newest first; from the first that does not fit, everything older goes too.
-    // Those under way too: whoever carries them on, or takes them back, may want to undo them.
-    let publications = workspace.publications_in(&["done", "applied", "journal", "abort", "kept"])?;
+    let publications = workspace.publications_in(&["done"])?;
     let mut rest: Vec<(u64, Root<'_>)> = snapshots.iter().map(|s| (s.at_ms, Root::Snapshot(s))).collect();
     rest.extend(publications.iter().map(|p| (p.at_ms, Root::Publication(p))));
     rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
@@ -106,7 +108,7 @@ impl Root<'_> {
 
 struct Marking<'a> {
     blobs: &'a dyn Blobs,
-    length: &'a dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
+    cost: &'a dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
     marked: HashSet<Digest>,
     bytes: u64,
     missing: Vec<Digest>,
@@ -141,7 +143,7 @@ impl Marking<'_> {
             return Ok(false);
         }
         new.push(digest);
-        match (self.length)(digest) {
+        match (self.cost)(digest) {
             Ok(bytes) => self.bytes += bytes,
             // Nothing can be done about it here; the rest must not suffer.
             Err(BlobError::Missing(_)) => {

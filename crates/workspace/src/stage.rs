@@ -196,12 +196,21 @@ impl Stage {
         Ok(file)
     }
 
+    /// Held by whoever only looks; refused while a program runs in it.
+    pub fn look(&self) -> Result<File> {
+        self.try_lock(File::try_lock_shared)
+    }
+
     /// Held by whoever needs the stage to stand still; refused while a program runs in it.
     pub fn settle(&self) -> Result<File> {
+        self.try_lock(File::try_lock)
+    }
+
+    fn try_lock(&self, lock: fn(&File) -> std::result::Result<(), TryLockError>) -> Result<File> {
         let path = self.folder.join("lock");
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("open", &path))?;
-        match file.try_lock() {
+        match lock(&file) {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => Err(Error::Busy(self.id.clone())),
             Err(TryLockError::Error(e)) => Err(at("lock", &path)(e)),

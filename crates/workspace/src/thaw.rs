@@ -79,7 +79,11 @@ impl Note {
     }
 
     fn take_away(self) -> Result<()> {
-        fs::remove_file(&self.path).map_err(at("remove", &self.path))
+        match fs::remove_file(&self.path) {
+            // Somebody took us for dead before the lock was ours: no harm, the work is done.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(at("remove", &self.path)),
+        }
     }
 }
 

@@ -122,7 +122,9 @@ impl<'a> Transaction<'a> {
 
     /// Permissions of what goes, for the day on which it comes back.
     fn note_modes(&mut self) {
-        let gone = self.publication.changes.iter().filter(|c| leaf(c.after).is_none()).map(|c| &c.path);
+        let is_file = |node: Option<Node>| node.is_some_and(|node| node.kind.is_file());
+        let goes = |change: &&Change| is_file(change.before) && !is_file(change.after);
+        let gone = self.publication.changes.iter().filter(goes).map(|change| &change.path);
         let modes = gone.chain(&self.publication.folders_removed).filter_map(|path| {
             let (folder, name) = self.root.parent(path).ok()?;
             let stat = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;

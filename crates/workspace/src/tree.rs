@@ -244,7 +244,7 @@ pub(crate) fn apply(blobs: &dyn Blobs, batch: &dyn Batch, root: Digest, changes:
     work.sort_by_key(|(_, change)| change.after.is_some());
     let mut top = Folder { entries: load(blobs, root)?, open: BTreeMap::new() };
     for (names, change) in work {
-        top.set(blobs, &names, change.after)?;
+        top.set(blobs, &names, change)?;
     }
     Ok(top.close(batch)?.unwrap_or_else(empty))
 }
@@ -256,7 +256,7 @@ struct Folder {
 }
 
 impl Folder {
-    fn set(&mut self, blobs: &dyn Blobs, names: &[&[u8]], node: Option<Node>) -> Result<()> {
+    fn set(&mut self, blobs: &dyn Blobs, names: &[&[u8]], change: &Change) -> Result<()> {
         let Some((name, rest)) = names.split_first() else { return Ok(()) };
         if !rest.is_empty() {
             if !self.open.contains_key(*name) {
@@ -267,11 +267,11 @@ impl Folder {
                 self.open.insert(name.to_vec(), Self { entries, open: BTreeMap::new() });
             }
             return match self.open.get_mut(*name) {
-                Some(folder) => folder.set(blobs, rest, node),
+                Some(folder) => folder.set(blobs, rest, change),
                 None => Ok(()),
             };
         }
-        match node {
+        match change.after {
             // A folder that is being emptied or filled decides by itself whether it is still there.
             Some(node) if node.kind == Kind::Folder => {
                 self.entries.insert(name.to_vec(), node);
@@ -279,6 +279,12 @@ impl Folder {
             Some(node) => {
                 self.open.remove(*name);
                 self.entries.insert(name.to_vec(), node);
+            }
+            // An empty folder that goes, because something came into it: others may have put something there too.
+            None if change.before.is_some_and(|node| node.kind == Kind::Folder) => {
+                if self.entries.get(*name) == Some(&Node::folder(empty())) {
+                    self.entries.remove(*name);
+                }
             }
             None => {
                 self.entries.remove(*name);

@@ -4,13 +4,14 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
 
-use crate::beneath::Root;
+use crate::beneath::{Present, Root};
 use crate::change::Change;
 use crate::crash;
 use crate::error::{Conflict, Error, Result, at};
@@ -98,11 +99,16 @@ impl Workspace {
 
     /// Freezes the workspace and keeps the snapshot. Waits while somebody is changing it.
     pub fn freeze(&self, rules: &Rules, paranoid: bool, at_ms: u64) -> Result<Frozen> {
+        Ok(self.freeze_held(rules, paranoid, at_ms)?.0)
+    }
+
+    /// The same; as long as the batch is held, nobody gives the snapshot up.
+    pub fn freeze_held(&self, rules: &Rules, paranoid: bool, at_ms: u64) -> Result<(Frozen, Box<dyn Batch + '_>)> {
         let _still = self.lock_shared()?;
         let batch = self.blobs.batch()?;
         let frozen = self.freeze_into(&*batch, rules, paranoid)?;
         self.keep(&frozen, rules, at_ms)?;
-        Ok(frozen)
+        Ok((frozen, batch))
     }
 
     /// What the workspace is now, without keeping it.
@@ -136,13 +142,18 @@ impl Workspace {
         Ok(frozen)
     }
 
-    /// Nothing to wait for in a folder that we have never changed.
+    /// Nothing to wait for in a folder that we have never changed. Who was waited for may have died in the middle.
     fn lock_shared(&self) -> Result<Option<File>> {
         let path = self.path().join(".actum/workspace/lock");
-        match File::open(&path) {
-            Ok(file) => file.lock_shared().map(|()| Some(file)).map_err(at("lock", &path)),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(at("open", &path)(e)),
+        let file = match File::open(&path) {
+            Ok(file) => file.lock_shared().map(|()| Some(file)).map_err(at("lock", &path))?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(at("open", &path)(e)),
+        };
+        let is_torn = |folder: &PathBuf| !is_over(folder) && !folder.join("applied").exists();
+        match self.transactions()?.iter().any(is_torn) {
+            true => Err(Error::Interrupted),
+            false => Ok(file),
         }
     }
 
@@ -315,9 +326,12 @@ impl Workspace {
     fn change(&self, _held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
         let now = self.freeze_into(&*batch, rules, false)?;
         let mut fit = fit(&*self.blobs, &self.root, &wanted, now.id)?;
-        if !fit.conflicts.is_empty() && !wanted.keep {
-            return Err(Error::Conflict(Conflict { paths: fit.conflicts, ..Conflict::default() }));
+        let fits = fit.conflicts.is_empty() && fit.in_the_way.is_empty();
+        if !fits && !wanted.keep {
+            let (paths, in_the_way) = (fit.conflicts, fit.in_the_way);
+            return Err(Error::Conflict(Conflict { paths, in_the_way, kept: Vec::new() }));
         }
+        fit.conflicts.append(&mut fit.in_the_way);
         fit.leave_what_depends_on_conflicts();
         let after = tree::apply(&*self.blobs, &*batch, now.id, &fit.changes)?;
         batch.commit()?;
@@ -371,6 +385,8 @@ fn is_over(folder: &Path) -> bool {
 struct Fit {
     changes: Vec<Change>,
     conflicts: Vec<TreePath>,
+    /// Where something stands that no snapshot knows.
+    in_the_way: Vec<TreePath>,
     drift: Vec<TreePath>,
 }
 
@@ -398,15 +414,29 @@ fn fit(blobs: &dyn Blobs, root: &Root, wanted: &Wanted, now: Digest) -> Result<F
     for change in &wanted.changes {
         let is_folder = |node: Option<Node>| node.is_none_or(|node| node.kind == Kind::Folder);
         let only_folders = is_folder(change.before) && is_folder(change.after);
-        // A path may be missing in the snapshot only because it is ignored by now: what counts stands on the disk.
-        let there = match moved.contains_key(&change.path) {
+        // A path may be missing in the snapshot only because it is ignored: what counts stands on the disk.
+        let has_moved = moved.contains_key(&change.path);
+        let is_leaf = |node: Option<Node>| node.is_some_and(|node| node.kind != Kind::Folder);
+        let comes_new = !is_leaf(change.before) && is_leaf(change.after);
+        let there = match has_moved || comes_new {
             true => Some(root.present(&change.path)?),
             false => None,
         };
+        // What is there already is not ours to bring, and later not ours to take back.
         if there.is_some_and(|there| there.is(change.after)) {
             continue;
         }
-        let is_another = there.is_some_and(|there| !there.is(change.before));
+        // A folder where a file is to come: whether it can go is seen when it is emptied.
+        let is_emptied = !has_moved && there == Some(Present::Folder);
+        let is_another = !is_emptied && there.is_some_and(|there| !there.is(change.before));
+        // Something ignored may also stand where a folder on the way should be.
+        let is_cut_off = comes_new
+            && root.is_cut_off(&change.path)?
+            && !change.path.folders().any(|folder| ours.get(&folder).is_some_and(|own| own.after.is_none()));
+        if (is_another && !has_moved) || is_cut_off {
+            fit.in_the_way.push(change.path.clone());
+            continue;
+        }
         let in_the_way = is_another || is_blocked(change, &moved, &ours);
         match in_the_way {
             false => fit.changes.push(change.clone()),
@@ -436,7 +466,7 @@ fn is_blocked(change: &Change, moved: &BTreeMap<&TreePath, &Change>, ours: &BTre
     let mut first = change.path.as_bytes().to_vec();
     first.push(b'/');
     let below = moved
-        .iter()
+        .range::<&TreePath, _>((Bound::Excluded(&change.path), Bound::Unbounded))
         .skip_while(|(path, _)| path.as_bytes() < first.as_slice())
         .take_while(|(path, _)| path.as_bytes().starts_with(&first))
         .any(|(_, other)| other.after.is_some());

@@ -171,7 +171,7 @@ impl Tree {
                 let actum_workspace::View::Overlay { lower, upper, work, at } = made.view(&workspace) else {
                     unreachable!()
                 };
-                let view = View::Overlay(Layers { lower, upper, work, at });
+                let view = View::Overlay(Layers { lower, upper, work, at, name: "actum-bench".to_owned() });
                 let command = actum_sandbox::command(&view, Path::new(""), &["true".into()]);
                 assert!(command.and_then(|mut command| command.status()).expect("it starts").success());
                 stage = Some(made);

@@ -30,9 +30,9 @@ impl Apply {
         let project = Project::find(global)?;
         let opened = workspace::open(&project, project.root(), out)?;
         let ledger = Ledger::open(&project, out)?;
-        let lock = opened.workspace.lock()?;
+        let lock = workspace::lock(&project, &opened, out)?;
         let stage = self.find(&project, &opened)?;
-        let still = stage.settle()?;
+        let still = workspace::settle(&opened, &stage)?;
         let published = opened.workspace.publish(&lock, &stage, &new_id(), now_ms());
         let (publication, sealed) = published.map_err(|e| {
             let failure = Failure::from(e);

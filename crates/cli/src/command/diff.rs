@@ -27,7 +27,7 @@ impl Diff {
         let opened = workspace::open(&project, project.root(), out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
         // Held while it is read; a program that is still at work is told of, not waited for.
-        let still = stage.settle();
+        let still = stage.look();
         if matches!(still, Err(actum_workspace::Error::Busy(_))) {
             out.remark("a program is still running in the stage: this is what there is so far");
         }

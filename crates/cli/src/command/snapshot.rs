@@ -178,7 +178,7 @@ impl Thaw {
         let opened = workspace::open(project, &self.dir, out)?;
         let ledger = Ledger::open(project, out)?;
         opened.workspace.may_thaw(snapshot.id, &rules, self.discard)?;
-        let lock = opened.workspace.lock()?;
+        let lock = workspace::lock(project, &opened, out)?;
         let publication = opened.workspace.thaw(&lock, snapshot.id, &rules, &new_id(), now_ms(), self.discard)?;
         ledger.record(&opened, &publication, out)?;
         out.result(
@@ -271,11 +271,11 @@ impl Gc {
         let opened = workspace::open(project, project.root(), out)?;
         let mut kept = None;
         // Nothing is published meanwhile: what is under way could not be seen as a whole.
-        let _still = opened.workspace.lock()?;
+        let _still = workspace::lock(project, &opened, out)?;
         let how = if self.max_bytes.is_some() { Thoroughness::Exact } else { Thoroughness::Cheap };
         let swept = opened.blobs.sweep(how, |blobs| {
-            let length = |digest| blobs.length(digest);
-            let found = retain(&opened.workspace, blobs, &[], &length, self.max_bytes)?;
+            let cost = |digest| blobs.cost(digest);
+            let found = retain(&opened.workspace, blobs, &[], &cost, self.max_bytes)?;
             let contents = found.contents.clone();
             kept = Some(found);
             Ok::<_, actum_workspace::Error>(contents)

@@ -6,7 +6,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
-use actum_sandbox::Layers;
 use actum_workspace::{Mode, NewStage, Stage, View, Workspace};
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
@@ -94,9 +93,10 @@ impl Verb {
             Self::Exec(exec) => exec.run(&project, out),
             Self::List => list(&project, out),
             Self::Drop(named) => {
+                let opened = workspace::open(&project, project.root(), out)?;
                 let stage = Stage::find(&project.folder()?, &named.id)?;
                 let id = stage.id.clone();
-                let still = stage.settle()?;
+                let still = workspace::settle(&opened, &stage)?;
                 stage.drop(still)?;
                 out.result(&json!({ "dropped": id }), || format!("dropped {id}"));
                 Ok(0)
@@ -114,8 +114,7 @@ impl New {
             None => doctor::best(project)?,
         };
         let at_ms = now_ms();
-        let _kept = opened.workspace.blobs().batch()?;
-        let frozen = opened.workspace.freeze(&rules, false, at_ms)?;
+        let (frozen, _kept) = opened.workspace.freeze_held(&rules, false, at_ms)?;
         let wanted = NewStage { id: new_id(), mode, strict: self.strict, rules, at_ms };
         let stage = Stage::new(&opened.workspace, frozen.id, wanted)?;
         let folder = match stage.view(&opened.workspace) {
@@ -139,11 +138,9 @@ impl Exec {
     fn run(self, project: &Project, out: &Out) -> Ended {
         let opened = workspace::open(project, project.root(), out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
-        let view = match stage.view(&opened.workspace) {
-            View::Folder(folder) => actum_sandbox::View::Folder(folder),
-            View::Overlay { lower, upper, work, at } => actum_sandbox::View::Overlay(Layers { lower, upper, work, at }),
-        };
+        let view = workspace::view(&opened, &stage);
         let within = here_within(&opened.workspace);
+        drop(workspace::settle(&opened, &stage)?);
         let _held = stage.hold()?;
         let error = match actum_sandbox::command(&view, &within, &self.program) {
             Ok(mut command) => command.exec(),

@@ -23,7 +23,7 @@ impl Undo {
         let opened = workspace::open(&project, project.root(), out)?;
         let rules = workspace::rules(project.root(), Vec::new(), Vec::new())?;
         let ledger = Ledger::open(&project, out)?;
-        let lock = opened.workspace.lock()?;
+        let lock = workspace::lock(&project, &opened, out)?;
         let earlier = opened.workspace.publication(&self.id)?;
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
         ledger.record(&opened, &publication, out)?;

@@ -442,6 +442,43 @@ fn an_undo_looks_at_the_disk_and_not_at_what_is_ignored_by_now() {
 }
 
 #[test]
+fn what_the_user_ignores_is_his() {
+    let actum = actum();
+    file(&actum, "b", "1");
+    // The same file, made by both: it stays when the stage's is taken back.
+    let stage = new_stage(&actum, &[]);
+    act(&actum, &stage, "echo same > f.log; echo 2 > b");
+    file(&actum, ".gitignore", "*.log\n");
+    file(&actum, "f.log", "same\n");
+    assert_eq!(ops(&json(&actum, &["apply", "--json", &stage])), ["modify b"]);
+    json(&actum, &["undo", "--json", &stage]);
+    assert_eq!((text(&actum, "f.log"), text(&actum, "b")), ("same\n".into(), "1".into()));
+    // Another file where one was deleted: kept and named, and the rest is undone.
+    fs::remove_file(actum.path(".gitignore")).unwrap();
+    let stage = new_stage(&actum, &[]);
+    act(&actum, &stage, "rm f.log; echo 2 > b");
+    json(&actum, &["apply", "--json", &stage]);
+    file(&actum, ".gitignore", "*.log\n");
+    file(&actum, "f.log", "another");
+    let undone = json(&actum, &["undo", "--json", &stage]);
+    assert_eq!((ops(&undone), &undone["kept"]), (vec!["modify b".to_owned()], &serde_json::json!(["f.log"])));
+    assert_eq!((text(&actum, "f.log"), text(&actum, "b")), ("another".into(), "1".into()));
+}
+
+#[test]
+fn an_empty_folder_filled_by_two_holds_both() {
+    let actum = actum();
+    fs::create_dir(actum.path("d")).unwrap();
+    let stage = new_stage(&actum, &[]);
+    act(&actum, &stage, "echo f > d/f");
+    file(&actum, "d/g", "g");
+    let applied = json(&actum, &["apply", "--json", &stage]);
+    assert_eq!(freeze(&actum)["id"], applied["after"]);
+    json(&actum, &["undo", "--json", &stage]);
+    assert_eq!(read(actum.folder()).len(), 1);
+}
+
+#[test]
 fn an_undo_goes_on_around_a_folder_that_became_the_users_file() {
     let actum = actum();
     file(&actum, "d/x", "1");
@@ -469,6 +506,14 @@ fn what_comes_back_has_the_permissions_it_had() {
     json(&actum, &["undo", "--json", &stage]);
     let mode = |name: &str| fs::metadata(actum.path(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("secret/key"), mode("secret")), (0o600, 0o700));
+    fs::set_permissions(actum.path("secret"), fs::Permissions::from_mode(0o777)).unwrap();
+    for script in ["ln -snf nowhere secret/key", "rm -r secret"] {
+        let stage = new_stage(&actum, &[]);
+        act(&actum, &stage, script);
+        json(&actum, &["apply", "--json", &stage]);
+        json(&actum, &["undo", "--json", &stage]);
+        assert_eq!((mode("secret/key"), mode("secret")), (0o600, 0o777), "{script}");
+    }
     assert_eq!(mode(".actum"), 0o700, "copies of private files are private");
 }
 
@@ -488,6 +533,14 @@ fn a_stage_in_which_a_program_runs_is_left_alone() {
     }
     assert_eq!(actum.run(&["stage", "exec", &stage, "--", "true"]).code, 6, "one program at a time");
     fs::write(fifo, "go\n").unwrap();
+    // What closed everything it inherited is found all the same.
+    let second = outside.join("second").display().to_string();
+    assert!(other("mkfifo").arg(&second).status().unwrap().success());
+    let closes = r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; [ $fd -gt 2 ] && eval "exec $fd>&-"; done"#;
+    let script = format!("({closes}; read x < {second}) > /dev/null 2>&1 &");
+    while actum.run(&["stage", "exec", &stage, "--", "bash", "-c", &script]).code == 6 {}
+    assert_eq!(actum.run(&["apply", "--json", &stage]).error()["code"], "STAGE_BUSY");
+    fs::write(outside.join("second"), "go\n").unwrap();
     // It ends when the last of its processes does.
     let applied = loop {
         let ended = actum.run(&["apply", "--json", &stage]);
@@ -553,8 +606,11 @@ fn a_snapshot_with_patterns_is_restored_with_them() {
     let with = id(&freeze(&actum));
     file(&actum, ".gitignore", "build\n");
     freeze(&actum);
-    json(&actum, &["snapshot", "thaw", "--json", &with, "."]);
+    let thawed = json(&actum, &["snapshot", "thaw", "--json", &with, "."]);
     assert_eq!((text(&actum, "build"), actum.path(".gitignore").exists()), ("1".into(), false));
+    json(&actum, &["undo", "--json", thawed["publication"].as_str().unwrap()]);
+    assert_eq!(text(&actum, "build"), "1", "what was there before is there after the undo");
+    json(&actum, &["snapshot", "thaw", "--json", &with, "."]);
     file(&actum, ".gitignore", "build\n");
     file(&actum, "build", "other");
     freeze(&actum);

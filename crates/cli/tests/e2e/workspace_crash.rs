@@ -221,6 +221,38 @@ fn a_stage_whose_publication_was_interrupted_is_never_published_twice() {
 }
 
 #[test]
+fn whoever_waited_for_the_dead_mends_what_they_left() {
+    for waiting in [&["snapshot", "gc", "--json"][..], &["snapshot", "gc", "--json", "--max-bytes", "1"]] {
+        let actum = actum();
+        for name in ["a", "b", "c"] {
+            fs::write(actum.path(name), "1").unwrap();
+        }
+        let stage = new_stage(&actum, &[]);
+        act(&actum, &stage, "rm a; rm c; echo 2 > b");
+        // Dies while it holds the lock, in the middle of its changes; the other has looked before, and waits.
+        let mut dying = actum.start(&["apply", "--json", &stage], &[("ACTUM_CRASH_AT", "publish.staged")]);
+        assert!(dying.error_line().unwrap().starts_with("crash point"));
+        let waiter = actum.start(waiting, &[]);
+        wait_for_lock(waiter.id());
+        dying.kill();
+        let (code, _, errors) = waiter.finish();
+        assert_eq!(code, 0, "{errors:?}");
+        assert_eq!(read(actum.folder()).len(), 3, "nothing had been committed");
+        check(&actum);
+        assert_eq!(actum.run(&["apply", "--json", &stage]).code, 0);
+        assert_eq!(read(actum.folder()).len(), 1);
+    }
+}
+
+/// Until the kernel lists the process among those that wait for a lock.
+fn wait_for_lock(process: u32) {
+    let waits = |line: &str| line.contains("->") && line.split_whitespace().any(|word| word == process.to_string());
+    while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn a_stage_that_was_half_dropped_is_no_stage() {
     let actum = actum();
     fs::write(actum.path("f"), "1").unwrap();

@@ -185,9 +185,9 @@ impl Folder {
         Ok((count, bad))
     }
 
-    /// The length of a stored content.
-    pub fn length(&self, digest: Digest) -> Result<u64, BlobError> {
-        Ok(self.find_all(digest)?[0].1.bytes)
+    /// What a stored content takes on disk.
+    pub fn cost(&self, digest: Digest) -> Result<u64, BlobError> {
+        Ok(self.find_all(digest)?[0].1.bytes + pack::COST_BYTES)
     }
 }
 
@@ -267,8 +267,14 @@ impl Batch for Writing<'_> {
         self.with_pack(|pack| pack.append(digest, bytes))
     }
 
-    fn put_stream(&self, from: &mut dyn Read) -> Result<(Digest, u64), BlobError> {
-        self.with_pack(|pack| pack.append_stream(from, &|digest| self.folder.contains(digest)))
+    fn put_stream(&self, from: &mut dyn Read, anew: bool) -> Result<(Digest, u64), BlobError> {
+        let is_sound = |digest| match self.folder.copy(digest, &mut io::sink()) {
+            Ok(_) => Ok(true),
+            Err(BlobError::Damaged(..)) => Ok(false),
+            Err(e) => Err(e),
+        };
+        let stored = |digest| Ok(self.folder.contains(digest)? && (!anew || is_sound(digest)?));
+        self.with_pack(|pack| pack.append_stream(from, &stored))
     }
 
     fn commit(&self) -> Result<(), BlobError> {

@@ -18,6 +18,8 @@ pub(super) const HEAD_BYTES: usize = 40;
 /// Digest, offset and length in the index.
 const ENTRY_BYTES: usize = 48;
 const DIGEST_BYTES: usize = 32;
+/// What a content takes beyond its own bytes.
+pub(super) const COST_BYTES: u64 = (HEAD_BYTES + ENTRY_BYTES) as u64;
 
 /// Where a content begins, and how long it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +112,9 @@ impl Pack {
         Ok(Some(Self { id: id.to_owned(), file, bytes, index }))
     }
 
+    /// What it takes on disk, with its index.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + self.index.len() as u64
     }
 
     fn entry(&self, at: usize) -> (Digest, Place) {
@@ -135,6 +138,11 @@ impl Pack {
             }
         }
         None
+    }
+
+    /// Whether the content lies here and is what its digest says.
+    pub(super) fn has_sound(&self, digest: Digest) -> bool {
+        self.find(digest).is_some_and(|place| self.copy(digest, place, &mut io::sink()).is_ok())
     }
 
     fn failed(&self, digest: Digest) -> impl FnOnce(io::Error) -> BlobError + use<> {

@@ -93,7 +93,7 @@ impl Folder {
             for (digest, place) in pack.entries() {
                 if !alive(digest) {
                     dropped = true;
-                } else if !kept.iter().any(|other| other.find(digest).is_some()) {
+                } else if !kept.iter().any(|other| other.has_sound(digest)) {
                     let into = match &mut new {
                         Some(new) => new,
                         None => new.insert(NewPack::begin(&self.packs_path())?),
