@@ -13,6 +13,7 @@ mod tamper;
 mod workspace;
 mod workspace_crash;
 mod workspace_hostile;
+mod workspace_undo;
 
 use actum_testkit::program::Program;
 
