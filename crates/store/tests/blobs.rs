@@ -181,6 +181,17 @@ fn leavings_of_the_dead_are_swept() {
 }
 
 #[test]
+fn an_index_that_was_lost_is_made_again() {
+    let scratch = Scratch::new();
+    let large = vec![5; 2 << 20];
+    let digests = put(&Folder::open(scratch.path()).unwrap(), &[b"one", b"two", &large]);
+    fs::remove_file(files(&scratch, ".idx").pop().unwrap()).unwrap();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    assert_eq!(blobs.read(digests[1]).unwrap(), b"two");
+    assert_eq!((blobs.check().unwrap(), files(&scratch, ".idx").len()), ((3, vec![]), 1));
+}
+
+#[test]
 fn files_that_are_not_ours_are_named() {
     let scratch = Scratch::new();
     let digest = put(&Folder::open(scratch.path()).unwrap(), &[b"content"])[0];

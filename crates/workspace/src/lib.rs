@@ -41,5 +41,6 @@ pub use rule::Rules;
 pub use snapshot::Snapshot;
 pub use stage::{Mode, NewStage, Sealed, Stage, View};
 pub use thaw::thaw_new;
+pub use transaction::is_publishing_possible;
 pub use tree::{Kind, Node, diff, is_whole, leaves, lookup};
 pub use workspace::{Lock, Recovered, Workspace, make_own_folder};

@@ -41,6 +41,18 @@ pub(crate) fn folder_of(root: &Path) -> PathBuf {
     root.join(".actum/workspace/tx")
 }
 
+/// Whether names can be exchanged in a folder, as publishing needs it; if not, why.
+pub fn is_publishing_possible(folder: &Path) -> std::result::Result<(), String> {
+    let (one, two) = (folder.join(".exchange-one"), folder.join(".exchange-two"));
+    let made = File::create_new(&one).and_then(|_| File::create_new(&two)).map_err(|e| e.to_string());
+    let tried = made.and_then(|_| {
+        renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &two, RenameFlags::EXCHANGE)
+            .map_err(|e| format!("the file system cannot exchange two names ({e})"))
+    });
+    let _ = (fs::remove_file(&one), fs::remove_file(&two));
+    tried
+}
+
 /// What happens to a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {

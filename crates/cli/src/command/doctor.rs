@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use actum_api::error;
 use actum_sandbox::{Unavailable, Way};
-use actum_workspace::{Mode, is_reflink_possible};
+use actum_workspace::{Mode, is_publishing_possible, is_reflink_possible};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -51,7 +51,8 @@ impl Doctor {
         let best = findings.iter().find(|finding| finding.ok).map_or("none", |finding| finding.name);
         let shown = |f: &Finding| json!({"name": f.name, "ok": f.ok, "detail": f.detail, "remedy": f.remedy});
         let modes: Vec<Value> = findings.iter().map(shown).collect();
-        out.result(&json!({"staging": {"chosen": best, "modes": modes}}), || {
+        let publishing = publishing(&scratch.0);
+        out.result(&json!({"staging": {"chosen": best, "modes": modes}, "publishing": shown(&publishing)}), || {
             let row = |f: &Finding| {
                 let state = match (f.ok, f.name == best) {
                     (true, true) => "chosen",
@@ -60,9 +61,11 @@ impl Doctor {
                 };
                 vec![f.name.to_owned(), state.to_owned(), f.detail.clone()]
             };
-            table(&["STAGING", "", "FOUND"], &findings.iter().map(row).collect::<Vec<_>>())
+            let mut rows: Vec<_> = findings.iter().map(row).collect();
+            rows.push(row(&publishing));
+            table(&["STAGING", "", "FOUND"], &rows)
         });
-        for finding in findings.iter().filter(|finding| !finding.ok) {
+        for finding in findings.iter().chain([&publishing]).filter(|finding| !finding.ok) {
             if let Some(remedy) = &finding.remedy {
                 out.remark(&format!("to get {}: {remedy}", finding.name));
             }
@@ -84,6 +87,20 @@ fn reflink(scratch: &Path) -> Finding {
             Finding { name: "reflink", ok: true, detail: "files can share their blocks".to_owned(), remedy: None }
         }
         Err(why) => Finding { name: "reflink", ok: false, detail: why, remedy: None },
+    }
+}
+
+fn publishing(scratch: &Path) -> Finding {
+    let name = "publish";
+    match is_publishing_possible(scratch) {
+        Ok(()) => {
+            let detail = "files are replaced by exchanging names".to_owned();
+            Finding { name, ok: true, detail, remedy: None }
+        }
+        Err(detail) => {
+            let remedy = "keep the workspace on a local file system (ext4, xfs, btrfs, tmpfs, overlay)".to_owned();
+            Finding { name, ok: false, detail, remedy: Some(remedy) }
+        }
     }
 }
 

@@ -141,6 +141,7 @@ fn an_ordinary_user_can_do_all_of_it() {
     assert!(!actum.path("d").exists());
     let doctor = user.run(&["doctor", "--json"]).json();
     assert_eq!(doctor["staging"]["chosen"], "overlay", "{doctor}");
+    assert_eq!(doctor["publishing"]["ok"], true, "{doctor}");
 }
 
 /// Only root may mount a file system from a file; for others this asks what their own file system can do.

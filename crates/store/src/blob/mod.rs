@@ -412,13 +412,7 @@ impl NewPack {
         crash::point("blobs.written");
         self.file.get_ref().sync_data().map_err(self.failed())?;
         self.entries.sort_unstable_by_key(|(digest, _)| *digest);
-        let index = pack::encode_index(&self.entries);
-        let index_path = pack::unfinished_index(&self.folder, &self.id);
-        let written = File::create_new(&index_path).and_then(|mut file| {
-            file.write_all(&index)?;
-            file.sync_data()
-        });
-        written.map_err(io_error("write", &index_path))?;
+        let index_path = write_index(&self.folder, &self.id, &self.entries)?;
         crash::point("blobs.packed");
         let made = pack::name(&self.folder, &self.id);
         let named = std::fs::rename(pack::unfinished(&self.folder, &self.id), made);
@@ -428,6 +422,17 @@ impl NewPack {
         sync_folder(&self.folder)?;
         Pack::open(&self.folder, &self.id)?.ok_or_else(|| self.failed()(io::ErrorKind::NotFound.into()))
     }
+}
+
+/// Writes an index under a name that nobody looks for.
+fn write_index(folder: &Path, id: &str, entries: &[(Digest, Place)]) -> Result<PathBuf, BlobError> {
+    let path = pack::unfinished_index(folder, id);
+    let written = File::create_new(&path).and_then(|mut file| {
+        file.write_all(&pack::encode_index(entries))?;
+        file.sync_data()
+    });
+    written.map_err(io_error("write", &path))?;
+    Ok(path)
 }
 
 fn sync_folder(path: &Path) -> Result<(), BlobError> {

@@ -73,6 +73,28 @@ pub(super) fn encode_index(entries: &[(Digest, Place)]) -> Vec<u8> {
     index
 }
 
+/// The entries of a pack without its index, read from the heads before the contents, sorted. Nothing if any of it is not
+/// what it says.
+pub(super) fn scan(path: &Path) -> Option<Vec<(Digest, Place)>> {
+    let file = File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, 0).ok()?;
+    let pack = Pack { id: String::new(), file, bytes, index: Vec::new() };
+    let (mut entries, mut at) = (Vec::new(), MAGIC.len() as u64);
+    while at < bytes {
+        let mut head = [0; HEAD_BYTES];
+        pack.file.read_exact_at(&mut head, at).ok()?;
+        let digest = Digest::from_slice(&head[..DIGEST_BYTES])?;
+        let place = Place { offset: at + HEAD_BYTES as u64, bytes: number(&head[DIGEST_BYTES..]) };
+        pack.copy(digest, place, &mut io::sink()).ok()?;
+        entries.push((digest, place));
+        at = place.offset + place.bytes;
+    }
+    entries.sort_unstable_by_key(|(digest, _)| *digest);
+    (magic == *MAGIC && !entries.is_empty()).then_some(entries)
+}
+
 /// The entries of an index file, or nothing if it is not whole.
 fn decode_index(mut file: Vec<u8>) -> Option<Vec<u8>> {
     let body = file.len().checked_sub(DIGEST_BYTES)?;

@@ -12,7 +12,7 @@ use actum_contract::blob::BlobError;
 use actum_contract::digest::Digest;
 
 use super::pack::{self, Pack};
-use super::{Folder, NewPack, PACKS_MAX, io_error, sync_folder};
+use super::{Folder, NewPack, PACKS_MAX, io_error, sync_folder, write_index};
 use crate::crash;
 
 /// What a sweep removed, and what is left.
@@ -47,6 +47,7 @@ impl Folder {
         reach: impl FnOnce(&Self) -> Result<HashSet<Digest>, E>,
     ) -> Result<Swept, E> {
         let _alone = self.lock(true)?;
+        self.remove_leavings()?;
         self.rescan()?;
         let living = reach(self)?;
         Ok(self.remove_all_but(&living, how)?)
@@ -55,8 +56,8 @@ impl Folder {
     /// Removes what the dead have left and joins small packs when there are too many of them, if nobody else is at
     /// work. Called when a folder is opened.
     pub(super) fn tidy_up(&self) -> Result<(), BlobError> {
-        let (packs, unfinished) = (self.names(".idx")?.len(), self.names(".tmp")?.len());
-        if packs <= PACKS_MAX && unfinished == 0 {
+        let (indexed, packs) = (self.names(".idx")?.len(), self.names(".pack")?.len());
+        if indexed == packs && packs <= PACKS_MAX && self.names(".tmp")?.is_empty() {
             return Ok(());
         }
         let Some(_alone) = self.try_lock_alone()? else { return Ok(()) };
@@ -121,7 +122,6 @@ impl Folder {
             }
             crash::point("sweep.removed");
         }
-        self.remove_leavings()?;
         sync_folder(&folder)?;
         self.rescan().map(drop)
     }
@@ -138,15 +138,23 @@ impl Folder {
         sync_folder(&self.path)
     }
 
-    /// What processes that died have left: nobody else can be writing while the lock is held alone.
+    /// What processes that died have left: nobody else can be writing while the lock is held alone. A pack that is
+    /// whole and has lost only its index gets it back.
     fn remove_leavings(&self) -> Result<(), BlobError> {
         let folder = self.packs_path();
-        for entry in std::fs::read_dir(&folder).map_err(io_error("list", &folder))? {
-            let path = entry.map_err(io_error("list", &folder))?.path();
-            let unfinished = path.extension().is_some_and(|e| e == "tmp");
-            let orphan = path.extension().is_some_and(|e| e == "pack") && !path.with_extension("idx").exists();
-            if unfinished || orphan {
-                std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+        for name in self.names(".tmp")? {
+            let path = folder.join(format!("{name}.tmp"));
+            std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+        }
+        let indexed: HashSet<String> = self.names(".idx")?.into_iter().collect();
+        for id in self.names(".pack")?.into_iter().filter(|id| !indexed.contains(id)) {
+            let path = pack::name(&folder, &id);
+            match pack::scan(&path) {
+                Some(entries) => {
+                    let index = write_index(&folder, &id, &entries)?;
+                    std::fs::rename(index, pack::index_name(&folder, &id)).map_err(io_error("write", &path))?;
+                }
+                None => std::fs::remove_file(&path).map_err(io_error("remove", &path))?,
             }
         }
         Ok(())
