@@ -170,7 +170,9 @@ pub(crate) fn rules(folder: &Path, include: Vec<String>, exclude: Vec<String>) -
         let message = format!("{} lies in {}, which is not part of any workspace", folder.display(), own.display());
         return Err(Failure::new(error::WORKSPACE_REFUSED, message));
     }
-    if folder.parent().is_none() || home.as_deref() == Some(&*folder) {
+    // A folder made for a test or a container may well be both home and workspace; one that a person lives in is not.
+    let is_lived_in = || [".bashrc", ".profile", ".zshrc", ".ssh"].iter().any(|name| folder.join(name).exists());
+    if folder.parent().is_none() || (home.as_deref() == Some(&*folder) && is_lived_in()) {
         let message = format!("{} is a whole home folder or disk, not a workspace", folder.display());
         return Err(Failure::new(error::WORKSPACE_REFUSED, message).hint("name a folder in it, or go there with -C"));
     }

@@ -640,6 +640,12 @@ fn bad_input_is_answered_clearly() {
     };
     case(&["snapshot", "freeze", "--json", "missing"], 2, "FILE_UNREADABLE", "missing");
     case(&["snapshot", "freeze", "--json", "/"], 2, "WORKSPACE_REFUSED", "whole home folder or disk");
+    let home = super::actum();
+    let home = home.folder().display().to_string();
+    let at_home = Program::new(env!("CARGO_BIN_EXE_actum")).with_env("HOME", &home);
+    assert_eq!(at_home.run(&["-C", &home, "snapshot", "freeze"]).code, 0, "an empty home may be a workspace");
+    fs::write(Path::new(&home).join(".bashrc"), "").unwrap();
+    assert_eq!(at_home.run(&["-C", &home, "snapshot", "freeze"]).code, 2, "one that is lived in may not");
     case(&["snapshot", "freeze", "--json", "--exclude", "[z-a]"], 2, "USAGE", "bad pattern");
     case(&["snapshot", "thaw", "--json", "abcd", "x"], 7, "NOT_FOUND", "no snapshot");
     case(&["snapshot", "gc", "--json", "--max-bytes", "5x"], 2, "USAGE", "unit");
