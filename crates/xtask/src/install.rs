@@ -2,6 +2,7 @@
 //! and never builds from source what the system can provide.
 
 use crate::{postgres, program};
+use std::path::Path;
 use std::process::Command;
 
 struct Need {
@@ -29,9 +30,10 @@ const NEEDS: &[Need] = &[
         present: || program::succeeds(Command::new("git").arg("--version")),
         source: Source::System("git"),
     },
+    Need { name: "ext4 tools", present: || is_for_administrators("mkfs.ext4"), source: Source::System("e2fsprogs") },
     Need {
         name: "btrfs tools",
-        present: || program::succeeds(Command::new("mkfs.btrfs").arg("--version")),
+        present: || is_for_administrators("mkfs.btrfs"),
         source: Source::System("btrfs-progs"),
     },
     Need {
@@ -45,6 +47,13 @@ const NEEDS: &[Need] = &[
         source: Source::Toolchain("clippy"),
     },
 ];
+
+/// A tool that may lie where ordinary users do not look.
+fn is_for_administrators(name: &str) -> bool {
+    ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"]
+        .iter()
+        .any(|folder| Path::new(folder).join(name).exists())
+}
 
 /// Installs every missing row; asks the system's package lists to be renewed at most once.
 pub(crate) fn missing() -> Result<(), String> {

@@ -216,7 +216,34 @@ pub(super) fn is_root() -> bool {
 pub(super) fn in_own_mounts(script: &str, folder: &Path) -> std::process::Output {
     let mut command = other("unshare");
     command.args(if is_root() { &["-m"][..] } else { &["-rm"][..] }).args(["bash", "-euc", script]).current_dir(folder);
+    // Tools for file systems lie where ordinary users do not look.
+    command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin");
     command.env("ACTUM", env!("CARGO_BIN_EXE_actum")).output().unwrap()
+}
+
+/// Small inodes keep times to the second. Only root may mount them; for others this asks their own file system.
+#[test]
+fn a_change_within_a_second_is_seen_where_clocks_are_coarse() {
+    let folder = Folder::new();
+    fs::create_dir(folder.join("w")).unwrap();
+    let mount = "truncate -s 32M image; mkfs.ext4 -q -I 128 image 2> /dev/null; mount -o loop image w";
+    let script = format!(
+        r#"{}
+        mkdir -p w/inside/d project/.actum
+        for round in $(seq 1 12); do
+            # Same size, same inode, same second: once with the project on the coarse disk, once beside it.
+            printf 'A%03d' $round > w/inside/d/f
+            one=$(cd w/inside && "$ACTUM" snapshot freeze -q); two=$(cd project && "$ACTUM" snapshot freeze -q ../w/inside)
+            [ $one = $two ]
+            printf 'B%03d' $round > w/inside/d/f
+            three=$(cd w/inside && "$ACTUM" snapshot freeze -q); four=$(cd project && "$ACTUM" snapshot freeze -q ../w/inside)
+            [ $one != $three ] && [ $three = $four ] || {{ echo round $round; exit 9; }}
+        done"#,
+        if is_root() { mount } else { ":" },
+    );
+    let ended = in_own_mounts(&script, folder.path());
+    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "{stdout}\n{stderr}");
 }
 
 #[test]
