@@ -364,15 +364,17 @@ impl Workspace {
 /// Makes the folder in which this program keeps its own things: for the owner's eyes only, and ignored by git. One that
 /// is a link is refused: it would lead everything we write somewhere else.
 pub fn make_own_folder(path: &Path) -> Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Error::Refused(format!("{} is not a folder", path.display()))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let mut builder = fs::DirBuilder::new();
-            let made = std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700).create(path);
-            made.and_then(|()| fs::write(path.join(".gitignore"), "*\n")).map_err(at("make", path))
+    let mut builder = fs::DirBuilder::new();
+    match std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700).create(path) {
+        Ok(()) => fs::write(path.join(".gitignore"), "*\n").map_err(at("make", path)),
+        // It was there, or somebody else has just made it.
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            match fs::symlink_metadata(path).map_err(at("look at", path))?.is_dir() {
+                true => Ok(()),
+                false => Err(Error::Refused(format!("{} is not a folder", path.display()))),
+            }
         }
-        Err(e) => Err(at("look at", path)(e)),
+        Err(e) => Err(at("make", path)(e)),
     }
 }
 
@@ -503,4 +505,24 @@ fn folders(
     let (made, mut removed) = (pick(|before, after| !before && after), pick(|_, after| !after));
     removed.reverse();
     Ok((made, removed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_may_make_our_folder_at_once_and_a_link_is_none() {
+        let scratch = actum_testkit::folder::Folder::new();
+        for round in 0..50 {
+            let path = scratch.join(&format!("own-{round}"));
+            std::thread::scope(|scope| {
+                let makers: Vec<_> = (0..4).map(|_| scope.spawn(|| make_own_folder(&path))).collect();
+                makers.into_iter().for_each(|maker| maker.join().unwrap().unwrap());
+            });
+            assert_eq!(fs::read_to_string(path.join(".gitignore")).unwrap(), "*\n");
+        }
+        std::os::unix::fs::symlink(scratch.path(), scratch.join("link")).unwrap();
+        assert!(make_own_folder(&scratch.join("link")).is_err());
+    }
 }
