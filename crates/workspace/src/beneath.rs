@@ -1,13 +1,15 @@
 //! Reaching into a folder without ever leaving it: every name on the way is opened by itself and must be a folder, so
 //! neither `..` nor a link nor a folder swapped for one leads anywhere else.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use actum_contract::digest::{Blake3, Digest};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fsync, mkdirat, openat, readlinkat, statat, syncfs};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, fsync, mkdirat, openat, readlinkat, statat, syncfs};
 use rustix::io::Errno;
 
 use crate::error::{Result, at, within};
@@ -16,7 +18,10 @@ use crate::tree::{Kind, Node};
 
 pub(crate) const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+pub(crate) const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// A file that must not be there yet.
+pub(crate) const NEW: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Piece in which contents are read.
 const PIECE_BYTES: usize = 1 << 18;
@@ -139,6 +144,25 @@ impl Root {
         }
         Ok(())
     }
+}
+
+/// Room for the names that the kernel hands over at once.
+const LISTING_BYTES: usize = 32 << 10;
+
+/// The names in a folder and what they stand for, as the kernel lists them.
+pub(crate) fn names(folder: impl AsFd) -> io::Result<Vec<(CString, FileType)>> {
+    let mut buffer = vec![MaybeUninit::uninit(); LISTING_BYTES];
+    // Through a descriptor of its own: the position in the list belongs to the open file.
+    let fd = openat(&folder, c".", FOLDER, Mode::empty())?;
+    let mut names = Vec::new();
+    let mut listing = RawDir::new(&fd, &mut buffer);
+    while let Some(entry) = listing.next() {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push((entry.file_name().to_owned(), entry.file_type()));
+        }
+    }
+    Ok(names)
 }
 
 pub(crate) fn is_no_way(e: &io::Error) -> bool {

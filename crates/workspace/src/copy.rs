@@ -3,24 +3,18 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, fchmod, fstat, ioctl_ficlone, mkdirat, openat, readlinkat, statat,
-    symlinkat,
+    AtFlags, FileType, Mode, fchmod, fstat, ioctl_ficlone, mkdirat, openat, readlinkat, statat, symlinkat,
 };
 use rustix::io::Errno;
 
-use crate::beneath::FOLDER;
+use crate::beneath::{FILE, FOLDER, NEW, names};
 use crate::error::{Error, Result, at, within};
 use crate::path::TreePath;
 use crate::tree::DEPTH_MAX;
-
-const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
-const NEW: OFlags =
-    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Whether a file in one folder can share its blocks with one in the other; if not, why.
 pub fn is_reflink_possible(to: &Path, from: &Path) -> std::result::Result<(), String> {
@@ -49,15 +43,9 @@ fn copy_folder(from: &OwnedFd, to: &OwnedFd, path: &TreePath, reflink: bool, dep
     if depth > DEPTH_MAX {
         return Err(Error::Refused(format!("{path} is more than {DEPTH_MAX} folders deep")));
     }
-    let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
-    let mut names = Vec::new();
-    let mut listing = RawDir::new(from.as_fd(), &mut buffer);
-    while let Some(entry) = listing.next() {
-        names.push(entry.map_err(within("list", path))?.file_name().to_owned());
-    }
-    for name in names {
+    for (name, _) in names(from).map_err(within("list", path))? {
         let inside = path.join(name.as_bytes());
-        if matches!(name.as_bytes(), b"." | b".." | b".actum") {
+        if name.as_bytes() == b".actum" {
             continue;
         }
         let copied = copy_entry(from, to, &name, &inside, reflink, depth);

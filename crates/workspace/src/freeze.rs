@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,10 +16,10 @@ use actum_contract::blob::{Batch, BlobError, Blobs};
 use actum_contract::digest::Digest;
 use rayon::prelude::*;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, Stat, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat,
-    readlinkat, statat,
+    AtFlags, FileType, Mode, Stat, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat, readlinkat, statat,
 };
 
+use crate::beneath::{FILE, FOLDER, names};
 use crate::crash;
 use crate::error::{Error, Result, at, within};
 use crate::index::{Builder, Index, Item, Known, OwnedRecord, Record, Role, Stamp};
@@ -72,9 +71,6 @@ const FILES_ALONE_MAX: usize = 512;
 
 /// Folders in folders are walked by calls in calls, on threads that also help each other.
 const STACK_BYTES: usize = 64 << 20;
-
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Freezes; contents go into `batch`, which the caller commits before he relies on the id.
 pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch) -> Result<Frozen> {
@@ -395,22 +391,8 @@ impl Walk<'_> {
                 return Err(Error::Changing(path()));
             };
             let mut file = File::from(fd);
-            let digest = if before.size() <= WHOLE_BYTES_MAX {
-                let mut content = Vec::with_capacity(before.size() as usize + 1);
-                (&mut file).take(WHOLE_BYTES_MAX + 1).read_to_end(&mut content).map_err(within("read", &path()))?;
-                if content.len() as u64 != before.size() {
-                    continue;
-                }
-                let digest = Digest::blake3(&content);
-                self.put(digest, &content)?;
-                digest
-            } else {
-                let (digest, length) = self.batch.put_stream(&mut file, self.request.paranoid)?;
-                if length != before.size() {
-                    continue;
-                }
-                digest
-            };
+            let taken = take_in(&mut file, before.size(), &path, self.request.paranoid, self.blobs, self.batch)?;
+            let Some(digest) = taken else { continue };
             let after = fstat(&file).map(|stat| Stamp::of(&stat)).map_err(within("look at", &path()))?;
             if before == after {
                 self.hashed.fetch_add(1, Ordering::Relaxed);
@@ -419,14 +401,6 @@ impl Walk<'_> {
             }
         }
         Err(Error::Changing(path()))
-    }
-
-    /// Who reads everything again also wants to know that what is stored is sound.
-    fn put(&self, digest: Digest, content: &[u8]) -> Result<()> {
-        if self.request.paranoid && matches!(self.blobs.read(digest), Err(BlobError::Damaged(..))) {
-            return Ok(self.batch.replace(digest, content)?);
-        }
-        Ok(self.batch.put(digest, content)?)
     }
 
     /// Nothing if it is no folder any more.
@@ -467,7 +441,7 @@ impl Walk<'_> {
         }
         let bytes = tree::encode(nodes);
         let digest = Digest::blake3(&bytes);
-        self.put(digest, &bytes)?;
+        put(digest, &bytes, self.request.paranoid, self.blobs, self.batch)?;
         // What vanished between listing and looking has left its mark on the folder, after this stamp.
         Ok(Found::New(builder.finish(stamp, stamp.is_racy(&self.now), digest)))
     }
@@ -515,6 +489,38 @@ impl Walk<'_> {
     }
 }
 
+/// Stores the content of an open file that is said to have `size` bytes; nothing if it has not. Large ones go through
+/// in pieces.
+pub(crate) fn take_in(
+    file: &mut File,
+    size: u64,
+    path: &dyn Fn() -> TreePath,
+    paranoid: bool,
+    blobs: &dyn Blobs,
+    batch: &dyn Batch,
+) -> Result<Option<Digest>> {
+    if size > WHOLE_BYTES_MAX {
+        let (digest, length) = batch.put_stream(file, paranoid)?;
+        return Ok((length == size).then_some(digest));
+    }
+    let mut content = Vec::with_capacity(size as usize + 1);
+    file.take(WHOLE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|e| within("read", &path())(e))?;
+    if content.len() as u64 != size {
+        return Ok(None);
+    }
+    let digest = Digest::blake3(&content);
+    put(digest, &content, paranoid, blobs, batch)?;
+    Ok(Some(digest))
+}
+
+/// Who reads everything again also wants to know that what is stored is sound.
+fn put(digest: Digest, content: &[u8], paranoid: bool, blobs: &dyn Blobs, batch: &dyn Batch) -> Result<()> {
+    if paranoid && matches!(blobs.read(digest), Err(BlobError::Damaged(..))) {
+        return Ok(batch.replace(digest, content)?);
+    }
+    Ok(batch.put(digest, content)?)
+}
+
 /// A file with more than one name.
 #[derive(Debug)]
 pub(crate) struct Linked {
@@ -552,7 +558,7 @@ pub(crate) fn linked_outside(links: Vec<Linked>) -> Result<()> {
 /// The rule file of a folder in a snapshot.
 pub(crate) fn rule_file_of(blobs: &dyn Blobs, id: Digest, folder: &TreePath) -> Result<Option<Vec<u8>>> {
     match tree::lookup(blobs, id, &folder.join(RULE_FILE))? {
-        Some(node) if node.kind.is_file() => Ok(Some(blobs.read(node.digest)?)),
+        Some(node) if node.kind.is_file() => tree::read_at_most(blobs, node.digest, RULE_BYTES_MAX as usize),
         _ => Ok(None),
     }
 }
@@ -565,7 +571,7 @@ fn read_rule_file(level: &Level<'_>) -> Result<Option<Vec<u8>>> {
         Err(e) => return Err(within("read", &path())(e)),
     };
     let stat = fstat(&fd).map_err(within("look at", &path()))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size as u64 > RULE_BYTES_MAX {
         return Ok(None);
     }
     let mut text = Vec::new();
@@ -575,26 +581,15 @@ fn read_rule_file(level: &Level<'_>) -> Result<Option<Vec<u8>>> {
 
 /// The names in a folder in byte order, without those that are never part of a snapshot.
 fn list(level: &Level<'_>) -> Result<Vec<(CString, FileType)>> {
-    let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
-    // Listed through a descriptor of its own: the position belongs to the open file.
-    let fd = openat(&level.fd, c".", FOLDER, Mode::empty()).map_err(within("open", &level.path))?;
-    let mut names = Vec::new();
-    let mut listing = RawDir::new(fd.as_fd(), &mut buffer);
-    while let Some(entry) = listing.next() {
-        let entry = entry.map_err(within("list", &level.path))?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") || tree::is_kept_out(name.to_bytes()) {
-            continue;
+    let mut names = names(&level.fd).map_err(within("list", &level.path))?;
+    names.retain(|(name, _)| !tree::is_kept_out(name.as_bytes()));
+    for (name, file_type) in names.iter_mut().filter(|(_, file_type)| *file_type == FileType::Unknown) {
+        match statat(&level.fd, &**name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => *file_type = FileType::from_raw_mode(stat.st_mode),
+            // Gone since; whoever looks at it will find that out too.
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(e) => return Err(within("look at", &level.path.join(name.as_bytes()))(e)),
         }
-        let file_type = match entry.file_type() {
-            FileType::Unknown => match statat(&level.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                Err(rustix::io::Errno::NOENT) => continue,
-                Err(e) => return Err(within("look at", &level.path.join(name.to_bytes()))(e)),
-            },
-            known => known,
-        };
-        names.push((name.to_owned(), file_type));
     }
     names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     Ok(names)

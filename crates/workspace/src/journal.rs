@@ -1,6 +1,7 @@
 //! The record of one publication: what it changes, from which state to which. Written before the first change is made,
 //! it is what a crash is repaired from; kept afterwards, it is what the publication is undone from.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use actum_contract::digest::Digest;
@@ -11,6 +12,9 @@ use crate::path::TreePath;
 use crate::record::{Reader, Writer};
 
 const MAGIC: &str = "actum publication 1\n";
+
+/// Permissions by path.
+pub(crate) type Modes = BTreeMap<TreePath, u32>;
 
 /// Why a workspace was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +62,8 @@ pub struct Publication {
     pub(crate) folders_made: Vec<TreePath>,
     pub(crate) folders_removed: Vec<TreePath>,
     /// Permissions of what went, and permissions that what comes back is to have.
-    pub(crate) modes_gone: Vec<(TreePath, u32)>,
-    pub(crate) modes_wanted: Vec<(TreePath, u32)>,
+    pub(crate) modes_gone: Modes,
+    pub(crate) modes_wanted: Modes,
 }
 
 impl Publication {
@@ -101,7 +105,7 @@ impl Publication {
         let (drift, kept, folders_made, folders_removed) = (paths()?, paths()?, paths()?, paths()?);
         let mut modes = || {
             let pairs = (0..record.number()?).map(|_| Ok((record.path()?, record.number()? as u32)));
-            pairs.collect::<Result<Vec<_>>>()
+            pairs.collect::<Result<Modes>>()
         };
         let (modes_gone, modes_wanted) = (modes()?, modes()?);
         Ok(Self {

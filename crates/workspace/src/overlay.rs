@@ -4,27 +4,20 @@
 //! the tree as it looks through the overlay, so a whole folder deleted by one mark counts as every file that was in it.
 
 use std::fs::File;
-use std::io::Read as _;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, fgetxattr, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, fgetxattr, fstat, openat, readlinkat, statat};
 
-use crate::beneath::FOLDER;
+use crate::beneath::{FILE, FOLDER, names};
 use crate::error::{Error, Result, at, within};
-use crate::freeze::{Linked, linked_outside, rule_file_of, special_word};
+use crate::freeze::{Linked, linked_outside, rule_file_of, special_word, take_in};
 use crate::path::TreePath;
 use crate::rule::{Chain, Matcher, Rules, Verdict};
 use crate::tree::{self, DEPTH_MAX, Entries, Kind, Node};
-
-const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
-
-/// Content up to this size is read in one piece.
-const WHOLE_BYTES_MAX: u64 = 4 << 20;
 
 /// Paths that were left out are named up to this number.
 pub(crate) const LEFT_OUT_MAX: usize = 1000;
@@ -82,15 +75,9 @@ impl Reading<'_> {
             None => farther,
         };
         let mut entries = below.unwrap_or_default();
-        let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
-        let mut names = Vec::new();
-        let mut listing = RawDir::new(fd.as_fd(), &mut buffer);
-        while let Some(entry) = listing.next() {
-            names.push(entry.map_err(within("list", path))?.file_name().to_owned());
-        }
-        for name in names {
+        for (name, _) in names(fd).map_err(within("list", path))? {
             let bytes = name.as_bytes();
-            if matches!(bytes, b"." | b".." | b".actum") {
+            if bytes == b".actum" {
                 continue;
             }
             let inside = path.join(bytes);
@@ -163,16 +150,8 @@ impl Reading<'_> {
             return Err(Error::Changing(path.clone()));
         }
         let kind = if stat.st_mode & 0o100 != 0 { Kind::Executable } else { Kind::File };
-        let mut file = File::from(fd);
-        let digest = if stat.st_size as u64 <= WHOLE_BYTES_MAX {
-            let mut content = Vec::with_capacity(stat.st_size as usize + 1);
-            file.read_to_end(&mut content).map_err(within("read", path))?;
-            let digest = Digest::blake3(&content);
-            self.batch.put(digest, &content)?;
-            digest
-        } else {
-            self.batch.put_stream(&mut file, false)?.0
-        };
+        let taken = take_in(&mut File::from(fd), stat.st_size as u64, &|| path.clone(), false, self.blobs, self.batch)?;
+        let digest = taken.ok_or_else(|| Error::Changing(path.clone()))?;
         Ok(Node { kind, digest })
     }
 

@@ -1,16 +1,15 @@
 //! Changes as a unified patch, in the form git writes and `git apply` reads. For people; programs get the changes.
 
 use std::collections::HashMap;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use actum_contract::blob::Blobs;
-use actum_contract::digest::Digest;
 use similar::{Algorithm, TextDiff};
 
 use crate::change::{Change, Rename, Verb, renames};
 use crate::error::Result;
 use crate::path::TreePath;
-use crate::tree::{Kind, Node};
+use crate::tree::{Kind, Node, leaf, read_at_most};
 
 /// Contents longer than this are named, not shown.
 const SHOWN_BYTES_MAX: usize = 1 << 20;
@@ -30,8 +29,7 @@ pub fn patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<Vec<u8>> {
     };
     let mut out = Vec::new();
     for change in changes {
-        let is_leaf = |node: &Node| node.kind != Kind::Folder;
-        let (before, after) = (change.before.filter(is_leaf), change.after.filter(is_leaf));
+        let (before, after) = (leaf(change.before), leaf(change.after));
         if let Some(rename) = to.get(&change.path) {
             let from = from.get(&rename.from).copied().flatten();
             head(&mut out, &rename.from, &rename.to);
@@ -77,7 +75,7 @@ fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Nod
     if before.map(|node| node.digest) == after.map(|node| node.digest) {
         return Ok(());
     }
-    let content = |node: Option<Node>| node.map(|node| read(blobs, node.digest)).transpose();
+    let content = |node: Option<Node>| node.map(|node| read_at_most(blobs, node.digest, SHOWN_BYTES_MAX)).transpose();
     let (old, new) = (content(before)?, content(after)?);
     let names = (side("a/", path, before.is_some()), side("b/", path, after.is_some()));
     let is_text = |content: &Option<Option<Vec<u8>>>| match content {
@@ -103,37 +101,6 @@ fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Nod
     let diff = TextDiff::configure().algorithm(Algorithm::Myers).diff_lines(old.as_slice(), new.as_slice());
     let _ = diff.unified_diff().context_radius(CONTEXT_LINES).to_writer(&mut *out);
     Ok(())
-}
-
-/// Nothing if it is too long to be shown.
-fn read(blobs: &dyn Blobs, digest: Digest) -> Result<Option<Vec<u8>>> {
-    let mut shown = Shown { bytes: Vec::new(), too_long: false };
-    match blobs.copy(digest, &mut shown) {
-        Ok(_) => Ok(Some(shown.bytes)),
-        Err(_) if shown.too_long => Ok(None),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Takes as much as is shown, and no more.
-struct Shown {
-    bytes: Vec<u8>,
-    too_long: bool,
-}
-
-impl io::Write for Shown {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.too_long = self.bytes.len() + piece.len() > SHOWN_BYTES_MAX;
-        if self.too_long {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.bytes.extend_from_slice(piece);
-        Ok(piece.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 fn mode(node: Node) -> &'static str {

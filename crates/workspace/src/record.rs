@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use actum_contract::digest::Digest;
 
@@ -90,6 +90,19 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     place: &'a str,
+}
+
+/// What lies in a folder that may not be there yet, in order.
+pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(at("list", folder)(e)),
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>();
+    let mut paths = paths.map_err(at("list", folder))?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// The whole file, or nothing if there is none.

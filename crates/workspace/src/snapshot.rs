@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use actum_contract::digest::Digest;
 
 use crate::error::{Error, Result, at};
-use crate::record::{Reader, Writer, load, sync_parent};
+use crate::record::{Reader, Writer, listed, load, sync_parent};
 use crate::rule::Rules;
 use crate::stage::one_of;
 
@@ -82,16 +82,10 @@ impl Snapshot {
 
     /// All of them, newest first.
     pub fn list(home: &Path) -> Result<Vec<Self>> {
-        let folder = folder_of(home);
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(at("list", &folder)(e)),
-        };
         let mut all = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(at("list", &folder))?.file_name();
-            if let Some(id) = name.to_str().and_then(Digest::from_hex) {
+        for path in listed(&folder_of(home))? {
+            let name = path.file_name().and_then(OsStr::to_str);
+            if let Some(id) = name.and_then(Digest::from_hex) {
                 all.extend(Self::load(home, id)?);
             }
         }

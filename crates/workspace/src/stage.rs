@@ -13,7 +13,6 @@
 //! that nobody writes to. Mounting is the sandbox's; this only says what is to be mounted.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use actum_contract::blob::Batch;
@@ -26,7 +25,7 @@ use crate::error::{Error, Result, at};
 use crate::freeze::{Request, RulesFrom, freeze};
 use crate::overlay::merge;
 use crate::path::TreePath;
-use crate::record::{Reader, Writer, load};
+use crate::record::{Reader, Writer, listed, load};
 use crate::rule::Rules;
 use crate::thaw::thaw_new;
 use crate::transaction::remove_all;
@@ -282,20 +281,9 @@ impl Stage {
 
     /// All of them, oldest first. One that was never finished is none.
     pub fn list(home: &Path) -> Result<Vec<Self>> {
-        let folder = stages(home);
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(at("list", &folder)(e)),
-        };
         let mut all = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(at("list", &folder))?;
-            let is_stage = !entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
-                && entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_stage {
-                all.extend(Self::load(&entry.path())?);
-            }
+        for folder in listed(&stages(home))?.iter().filter(|path| path.is_dir() && !is_unfinished(path)) {
+            all.extend(Self::load(folder)?);
         }
         all.sort_by(|a, b| (a.at_ms, &a.id).cmp(&(b.at_ms, &b.id)));
         Ok(all)
@@ -314,6 +302,10 @@ impl Stage {
 /// How the folder of a stage is called that is not made yet, or not removed yet.
 const UNFINISHED: &str = ".unfinished-";
 
+fn is_unfinished(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes()))
+}
+
 fn lock(folder: &Path, shared: bool) -> Result<File> {
     let path = folder.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("open", &path))?;
@@ -324,15 +316,11 @@ fn lock(folder: &Path, shared: bool) -> Result<File> {
 /// Removes stages that were never finished, or never removed to the end.
 pub(crate) fn remove_unfinished(home: &Path) -> Result<()> {
     let folder = stages(home);
-    let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
-    let _alone = lock(&folder, false)?;
-    for entry in entries {
-        let entry = entry.map_err(at("list", &folder))?;
-        if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
-            remove_all(&entry.path())?;
-        }
+    if !folder.is_dir() {
+        return Ok(());
     }
-    Ok(())
+    let _alone = lock(&folder, false)?;
+    listed(&folder)?.iter().filter(|path| is_unfinished(path)).try_for_each(|path| remove_all(path))
 }
 
 /// The one thing whose id begins with `prefix`.
@@ -363,16 +351,13 @@ fn mirror(workspace: &Workspace, id: Digest) -> Result<()> {
 
 /// Removes mirrors that no stage stands on.
 pub(crate) fn remove_idle_mirrors(home: &Path) -> Result<()> {
-    let folder = home.join("workspace/mirrors");
-    let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
     let used: Vec<String> = Stage::list(home)?.iter().filter(|s| s.strict).map(|s| s.base.to_hex()).collect();
-    for entry in entries {
-        let entry = entry.map_err(at("list", &folder))?;
-        let name = entry.file_name();
+    for path in listed(&home.join("workspace/mirrors"))? {
+        let name = path.file_name().unwrap_or_default();
         // What is being written aside has a note of its own.
         let is_aside = name.as_encoded_bytes().starts_with(b".");
-        if !is_aside && !name.to_str().is_some_and(|name| used.iter().any(|used| used == name)) {
-            remove_all(&entry.path())?;
+        if !is_aside && !used.iter().any(|used| name == used.as_str()) {
+            remove_all(&path)?;
         }
     }
     Ok(())

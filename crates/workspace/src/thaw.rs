@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
-use rustix::fs::{Mode, OFlags, mkdirat, openat, symlinkat, syncfs};
+use rustix::fs::{Mode, mkdirat, openat, symlinkat, syncfs};
 
-use crate::beneath::FOLDER;
+use crate::beneath::{FOLDER, NEW};
 use crate::crash;
 use crate::error::{Error, Result, at, within};
 use crate::path::TreePath;
-use crate::record::sync_parent;
+use crate::record::{listed, sync_parent};
 use crate::transaction::remove_all;
 use crate::tree::{self, DEPTH_MAX, Kind};
 
@@ -89,10 +89,7 @@ impl Note {
 
 /// Removes what writers that died have left aside.
 pub(crate) fn remove_dead(home: &Path) -> Result<()> {
-    let folder = notes(home);
-    let Ok(entries) = fs::read_dir(&folder) else { return Ok(()) };
-    for entry in entries {
-        let path = entry.map_err(at("list", &folder))?.path();
+    for path in listed(&notes(home))? {
         let Ok(mut note) = File::open(&path) else { continue };
         if note.try_lock().is_err() {
             continue;
@@ -137,8 +134,7 @@ fn fill(blobs: &dyn Blobs, id: Digest, folder: &OwnedFd, path: &TreePath, depth:
             }
             Kind::File | Kind::Executable => {
                 let mode = if node.kind == Kind::Executable { 0o777 } else { 0o666 };
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let fd = openat(folder, name, flags, Mode::from_raw_mode(mode)).map_err(within("make", &inside))?;
+                let fd = openat(folder, name, NEW, Mode::from_raw_mode(mode)).map_err(within("make", &inside))?;
                 blobs.copy(node.digest, &mut File::from(fd))?;
             }
         }

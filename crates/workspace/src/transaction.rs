@@ -22,19 +22,19 @@ use std::path::{Path, PathBuf};
 
 use actum_contract::blob::Blobs;
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, openat,
+    AtFlags, Gid, Mode, RenameFlags, Stat, Uid, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, openat,
     renameat_with, statat, symlinkat,
 };
 use rustix::io::Errno;
 
-use crate::beneath::{Present, Root, is_no_way, present, sync_files};
+use crate::beneath::{FILE, FOLDER, NEW, Present, Root, is_no_way, present, sync_files};
 use crate::change::Change;
 use crate::crash;
 use crate::error::{Conflict, Error, Result, at, within};
 use crate::journal::Publication;
 use crate::path::TreePath;
 use crate::record::{load, sync_parent};
-use crate::tree::{Kind, Node};
+use crate::tree::{Kind, Node, leaf};
 
 /// Where the transactions of a workspace are kept: on its own file system, so that names can be exchanged.
 pub(crate) fn folder_of(root: &Path) -> PathBuf {
@@ -53,6 +53,9 @@ pub fn is_publishing_possible(folder: &Path) -> std::result::Result<(), String> 
     tried
 }
 
+/// Folders of ours above a transaction, up to the workspace: `tx`, `workspace`, `.actum`.
+const OWN_FOLDERS: usize = 3;
+
 /// What happens to a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -69,10 +72,6 @@ enum Step {
     },
     /// Only folders come or go.
     Nothing,
-}
-
-fn leaf(node: Option<Node>) -> Option<Node> {
-    node.filter(|node| node.kind != Kind::Folder)
 }
 
 impl Step {
@@ -109,7 +108,11 @@ impl<'a> Transaction<'a> {
     /// Writes new contents aside, syncs them, and commits to the changes. Nothing in the workspace is touched.
     pub(crate) fn commit(root: &'a Root, blobs: &dyn Blobs, publication: Publication) -> Result<Self> {
         let all = folder_of(root.path());
-        fs::create_dir_all(&all).map_err(at("make", &all))?;
+        if !all.is_dir() {
+            fs::create_dir_all(&all).map_err(at("make", &all))?;
+            // The first journal must not vanish with the folder it lies in.
+            all.ancestors().take(OWN_FOLDERS).try_for_each(sync_parent)?;
+        }
         let folder = all.join(&publication.id);
         let slots_path = folder.join("slot");
         // Never into a folder that is there: it would be another publication's.
@@ -128,7 +131,7 @@ impl<'a> Transaction<'a> {
 
     fn open(root: &'a Root, folder: PathBuf, publication: Publication) -> Result<Self> {
         let path = folder.join("slot");
-        let slots = openat(rustix::fs::CWD, &path, crate::beneath::FOLDER, Mode::empty()).map_err(at("open", &path))?;
+        let slots = openat(rustix::fs::CWD, &path, FOLDER, Mode::empty()).map_err(at("open", &path))?;
         Ok(Self { root, folder, slots, publication })
     }
 
@@ -144,10 +147,6 @@ impl<'a> Transaction<'a> {
             (!is_link).then(|| (path.clone(), stat.st_mode & 0o777))
         });
         self.publication.modes_gone = modes.collect();
-    }
-
-    fn mode_wanted(&self, path: &TreePath) -> Option<u32> {
-        self.publication.modes_wanted.iter().find(|(known, _)| known == path).map(|(_, mode)| *mode)
     }
 
     fn prepare(&self, blobs: &dyn Blobs) -> Result<()> {
@@ -182,15 +181,14 @@ impl<'a> Transaction<'a> {
         }
         let executable = after.kind == Kind::Executable;
         let old = old.filter(|(.., stat)| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file());
-        let wanted = self.mode_wanted(&change.path);
+        let wanted = self.publication.modes_wanted.get(&change.path).copied();
         // What replaces a private file is private from its first byte on.
         let mode = match executable {
             _ if old.is_some() || wanted.is_some() => 0o600,
             true => 0o777,
             false => 0o666,
         };
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&self.slots, slot, flags, Mode::from_raw_mode(mode)).map_err(|e| failed(e.into()))?;
+        let fd = openat(&self.slots, slot, NEW, Mode::from_raw_mode(mode)).map_err(|e| failed(e.into()))?;
         let mut file = File::from(fd);
         blobs.copy(after.digest, &mut file)?;
         if let Some((folder, name, stat)) = old {
@@ -198,12 +196,11 @@ impl<'a> Transaction<'a> {
         }
         self.adopt_owner(&file, &change.path).map_err(failed)?;
         let mode = match wanted {
-            Some(wanted) => bits(wanted, executable),
-            None => rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_mode & 0o777,
+            Some(wanted) => wanted,
+            None => rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_mode,
         };
         // Whatever the umask says, the executable bit is part of the content.
-        let mode = if executable { mode | 0o100 } else { mode };
-        fchmod(&file, Mode::from_raw_mode(mode)).map_err(|e| failed(e.into()))
+        fchmod(&file, Mode::from_raw_mode(bits(mode, executable))).map_err(|e| failed(e.into()))
     }
 
     /// A new file made by root in somebody's folder is that somebody's.
@@ -254,7 +251,7 @@ impl<'a> Transaction<'a> {
             }
         }
         for path in &self.publication.folders_made {
-            match self.root.make_folder(path, self.mode_wanted(path)) {
+            match self.root.make_folder(path, self.publication.modes_wanted.get(path).copied()) {
                 Ok(_) => {}
                 Err(e) if is_no_way(&e) => return Err(conflict(path)),
                 Err(e) => return Err(within("make", path)(e)),
@@ -375,8 +372,7 @@ impl<'a> Transaction<'a> {
             self.root.remove_folder(path).map_err(within("remove", path))?;
         }
         for path in self.publication.folders_removed.iter().rev() {
-            let mode = self.publication.modes_gone.iter().find(|(known, _)| known == path).map(|(_, mode)| *mode);
-            match self.root.make_folder(path, mode) {
+            match self.root.make_folder(path, self.publication.modes_gone.get(path).copied()) {
                 Ok(_) => {}
                 // Something of somebody else's stands there or above.
                 Err(e) if is_no_way(&e) || e.kind() == io::ErrorKind::NotADirectory => {}
@@ -478,7 +474,7 @@ pub(crate) fn settle(root: &Root, id: &str) -> Result<()> {
 /// file open. `forget` removes the rest.
 pub(crate) fn late_writes(root: &Root, publication: &Publication, forget: bool) -> Result<Vec<PathBuf>> {
     let folder = folder_of(root.path()).join(&publication.id).join("slot");
-    let slots = match openat(rustix::fs::CWD, &folder, crate::beneath::FOLDER, Mode::empty()) {
+    let slots = match openat(rustix::fs::CWD, &folder, FOLDER, Mode::empty()) {
         Ok(slots) => slots,
         Err(Errno::NOENT) => return Ok(Vec::new()),
         Err(e) => return Err(at("open", &folder)(e)),
@@ -541,7 +537,7 @@ fn no_way(e: io::Error, path: &TreePath) -> Error {
 fn bits(mode: u32, executable: bool) -> u32 {
     let mode = mode & 0o777;
     match (executable, mode & 0o100 != 0) {
-        (true, false) => mode | (mode & 0o444) >> 2,
+        (true, false) => mode | (mode & 0o444) >> 2 | 0o100,
         (false, true) => mode & !0o111,
         _ => mode,
     }
@@ -558,9 +554,8 @@ fn adopt(file: &File, folder: &OwnedFd, name: &[u8], old: &Stat, executable: boo
         }
         other => other?,
     }
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     fchmod(file, Mode::from_raw_mode(bits))?;
-    if let Ok(old) = openat(folder, name, flags, Mode::empty()) {
+    if let Ok(old) = openat(folder, name, FILE, Mode::empty()) {
         copy_attributes(&old, file);
     }
     // The list brings its own mask along.

@@ -7,6 +7,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::io;
 
 use actum_contract::blob::{Batch, BlobError, Blobs};
 use actum_contract::digest::Digest;
@@ -78,6 +79,11 @@ impl Node {
     }
 }
 
+/// What stands at a path, unless it is a folder.
+pub(crate) fn leaf(node: Option<Node>) -> Option<Node> {
+    node.filter(|node| node.kind != Kind::Folder)
+}
+
 /// The entries of one folder.
 pub(crate) type Entries = BTreeMap<Vec<u8>, Node>;
 
@@ -136,6 +142,38 @@ pub(crate) fn store(batch: &dyn Batch, entries: &Entries) -> Result<Digest> {
     let digest = Digest::blake3(&bytes);
     batch.put(digest, &bytes)?;
     Ok(digest)
+}
+
+/// A content, or nothing if it is longer than `bytes_max`.
+pub(crate) fn read_at_most(blobs: &dyn Blobs, digest: Digest, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+    let mut taken = AtMost { bytes: Vec::new(), bytes_max, too_long: false };
+    match blobs.copy(digest, &mut taken) {
+        Ok(_) => Ok(Some(taken.bytes)),
+        Err(_) if taken.too_long => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Takes so much and no more.
+struct AtMost {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    too_long: bool,
+}
+
+impl io::Write for AtMost {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.too_long = self.bytes.len() + piece.len() > self.bytes_max;
+        if self.too_long {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What stands at a path of a snapshot.

@@ -16,13 +16,14 @@ use crate::change::Change;
 use crate::crash;
 use crate::error::{Conflict, Error, Result, at};
 use crate::freeze::{Frozen, Request, RulesFrom, freeze};
-use crate::journal::{Cause, Publication};
+use crate::journal::{Cause, Modes, Publication};
 use crate::path::TreePath;
+use crate::record::listed;
 use crate::rule::Rules;
 use crate::snapshot::Snapshot;
 use crate::stage::{Sealed, Stage, one_of};
 use crate::transaction::{self, Outcome, Transaction, folder_of};
-use crate::tree::{self, Kind, Node};
+use crate::tree::{self, Kind, leaf};
 
 /// A folder, where we keep what we know about it, and where contents are.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ struct Wanted {
     /// Leave paths that others changed as they are instead of refusing everything.
     keep: bool,
     /// Permissions that what comes back had.
-    modes: Vec<(TreePath, u32)>,
+    modes: Modes,
 }
 
 impl Workspace {
@@ -142,13 +143,15 @@ impl Workspace {
         Ok(frozen)
     }
 
-    /// Nothing to wait for in a folder that we have never changed. Who was waited for may have died in the middle.
+    /// Held while the workspace is looked at as a whole. Who was waited for may have died in the middle. A folder that
+    /// is not ours gets nothing written into it only because it is looked at.
     fn lock_shared(&self) -> Result<Option<File>> {
-        let path = self.path().join(".actum/workspace/lock");
-        let file = match File::open(&path) {
-            Ok(file) => file.lock_shared().map(|()| Some(file)).map_err(at("lock", &path))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(at("open", &path)(e)),
+        let file = match self.path().join(".actum").is_dir() {
+            true => {
+                let (path, file) = self.lock_file()?;
+                file.lock_shared().map(|()| Some(file)).map_err(at("lock", &path))?
+            }
+            false => None,
         };
         let is_torn = |folder: &PathBuf| !is_over(folder) && !folder.join("applied").exists();
         match self.transactions()?.iter().any(is_torn) {
@@ -159,15 +162,18 @@ impl Workspace {
 
     /// Waits until nobody else is changing the workspace.
     pub fn lock(&self) -> Result<Lock> {
-        let own = self.path().join(".actum");
-        make_own_folder(&own)?;
-        let folder = own.join("workspace");
-        fs::create_dir_all(&folder).map_err(at("make", &folder))?;
-        let path = folder.join("lock");
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(at("open", &path))?;
+        make_own_folder(&self.path().join(".actum"))?;
+        let (path, file) = self.lock_file()?;
         file.lock().map_err(at("lock", &path))?;
         Ok(Lock(file))
+    }
+
+    fn lock_file(&self) -> Result<(PathBuf, File)> {
+        let folder = self.path().join(".actum/workspace");
+        fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+        let path = folder.join("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        Ok((path.clone(), file.map_err(at("open", &path))?))
     }
 
     /// Whether anything was left behind by a process that died; asks without locking.
@@ -176,17 +182,7 @@ impl Workspace {
     }
 
     fn transactions(&self) -> Result<Vec<PathBuf>> {
-        let folder = folder_of(self.path());
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(at("list", &folder)(e)),
-        };
-        let mut found = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
-        if let Ok(found) = &mut found {
-            found.sort();
-        }
-        found.map_err(at("list", &folder))
+        listed(&folder_of(self.path()))
     }
 
     /// Carries everything a dead process has left to an end. What is `applied` must be recorded, then settled.
@@ -261,7 +257,7 @@ impl Workspace {
             base: sealed.base,
             changes: sealed.changes.clone(),
             keep: false,
-            modes: Vec::new(),
+            modes: Modes::new(),
         };
         let publication = self.change(held, wanted, stage.rules(), batch)?;
         Ok((publication, sealed))
@@ -285,11 +281,14 @@ impl Workspace {
 
     /// Whether a thaw would be refused, found out before anything is written.
     pub fn may_thaw(&self, target: Digest, rules: &Rules, discard: bool) -> Result<()> {
-        let now = self.state(rules)?;
-        if now != target && !discard && !self.is_recorded(now)? {
-            return Err(Error::Unsaved(tree::diff(&*self.blobs, now, target)?.len()));
+        self.refuse_to_discard(self.state(rules)?, target, discard)
+    }
+
+    fn refuse_to_discard(&self, now: Digest, target: Digest, discard: bool) -> Result<()> {
+        if now == target || discard || self.is_recorded(now)? {
+            return Ok(());
         }
-        Ok(())
+        Err(Error::Unsaved(tree::diff(&*self.blobs, now, target)?.len()))
     }
 
     /// Brings the workspace to a snapshot. What it holds now must be a snapshot already, unless `discard` is said; even
@@ -305,13 +304,11 @@ impl Workspace {
     ) -> Result<Publication> {
         let batch = self.blobs.batch()?;
         let now = self.freeze_into(&*batch, rules, false)?;
-        if now.id != target && !discard && !self.is_recorded(now.id)? {
-            return Err(Error::Unsaved(tree::diff(&*self.blobs, now.id, target)?.len()));
-        }
+        self.refuse_to_discard(now.id, target, discard)?;
         self.keep(&now, rules, at_ms)?;
         let changes = tree::diff(&*self.blobs, now.id, target)?;
         let of = target.to_hex();
-        let (id, modes) = (id.to_owned(), Vec::new());
+        let (id, modes) = (id.to_owned(), Modes::new());
         let wanted = Wanted { id, cause: Cause::Thaw, of, at_ms, base: now.id, changes, keep: false, modes };
         self.change(held, wanted, rules, batch)
     }
@@ -348,7 +345,7 @@ impl Workspace {
             kept: fit.conflicts,
             folders_made,
             folders_removed,
-            modes_gone: Vec::new(),
+            modes_gone: Modes::new(),
             modes_wanted: wanted.modes,
         };
         if publication.changes.is_empty() {
@@ -414,12 +411,10 @@ fn fit(blobs: &dyn Blobs, root: &Root, wanted: &Wanted, now: Digest) -> Result<F
     let ours: BTreeMap<&TreePath, &Change> = wanted.changes.iter().map(|change| (&change.path, change)).collect();
     let mut fit = Fit::default();
     for change in &wanted.changes {
-        let is_folder = |node: Option<Node>| node.is_none_or(|node| node.kind == Kind::Folder);
-        let only_folders = is_folder(change.before) && is_folder(change.after);
+        let only_folders = leaf(change.before).is_none() && leaf(change.after).is_none();
         // A path may be missing in the snapshot only because it is ignored: what counts stands on the disk.
         let has_moved = moved.contains_key(&change.path);
-        let is_leaf = |node: Option<Node>| node.is_some_and(|node| node.kind != Kind::Folder);
-        let comes_new = !is_leaf(change.before) && is_leaf(change.after);
+        let comes_new = leaf(change.before).is_none() && leaf(change.after).is_some();
         let there = match has_moved || comes_new {
             true => Some(root.present(&change.path)?),
             false => None,
@@ -460,9 +455,8 @@ fn is_blocked(change: &Change, moved: &BTreeMap<&TreePath, &Change>, ours: &BTre
     if change.after.is_none() || moved.is_empty() {
         return false;
     }
-    let is_leaf = |node: Option<Node>| node.is_some_and(|node| node.kind != Kind::Folder);
     let above = change.path.folders().any(|folder| {
-        let taken = moved.get(&folder).is_some_and(|other| is_leaf(other.after));
+        let taken = moved.get(&folder).is_some_and(|other| leaf(other.after).is_some());
         taken && ours.get(&folder).is_none_or(|own| own.after.is_some())
     });
     let mut first = change.path.as_bytes().to_vec();
@@ -472,7 +466,7 @@ fn is_blocked(change: &Change, moved: &BTreeMap<&TreePath, &Change>, ours: &BTre
         .skip_while(|(path, _)| path.as_bytes() < first.as_slice())
         .take_while(|(path, _)| path.as_bytes().starts_with(&first))
         .any(|(_, other)| other.after.is_some());
-    above || (is_leaf(change.after) && below)
+    above || (leaf(change.after).is_some() && below)
 }
 
 /// Folders that a set of changes makes, outermost first, and removes, innermost first.
