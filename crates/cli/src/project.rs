@@ -71,5 +71,6 @@ impl Project {
 fn is_own(folder: &Path) -> bool {
     let is_others = |name: &std::ffi::OsStr| name == "workspace" || name == ".gitignore";
     let mut names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    folder.is_dir() && !(folder.join("workspace/lock").exists() && names.all(|name| is_others(&name)))
+    actum_workspace::is_own_folder(folder)
+        && !(folder.join("workspace/lock").exists() && names.all(|name| is_others(&name)))
 }

@@ -35,6 +35,16 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
 }
 
+/// A time in milliseconds, as it is written.
+fn timestamp(at_ms: u64) -> Timestamp {
+    Timestamp::from_millisecond(i64::try_from(at_ms).unwrap_or(0)).unwrap_or_default()
+}
+
+/// A time in milliseconds, for lists.
+pub(crate) fn time(at_ms: u64) -> String {
+    format!("{:.0}", timestamp(at_ms))
+}
+
 /// An id for something new; later ones sort after earlier ones.
 pub(crate) fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
@@ -138,14 +148,13 @@ impl Ledger {
 
 fn entry(publication: &Publication) -> Value {
     let by_verb = |verb| deltas(&publication.changes).filter(|change| change.verb() == verb).count();
-    let at = Timestamp::from_millisecond(i64::try_from(publication.at_ms).unwrap_or(0)).unwrap_or_default();
     json!({
         "id": format!("publication:{}", publication.id),
         "tenantId": LOCAL_TENANT,
         "module": "workspace",
         "source": "actum",
         "type": "workspace_publication",
-        "createdAt": format!("{at:.3}"),
+        "createdAt": format!("{:.3}", timestamp(publication.at_ms)),
         "payload": {
             "publicationId": publication.id,
             "cause": publication.cause.word(),

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::ops::Bound;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -359,20 +360,28 @@ impl Workspace {
 }
 
 /// Makes the folder in which this program keeps its own things: for the owner's eyes only, and ignored by git. One that
-/// is a link is refused: it would lead everything we write somewhere else.
+/// is a link or somebody else's is refused: contents would go where he wants, and what he left there would be believed.
 pub fn make_own_folder(path: &Path) -> Result<()> {
     let mut builder = fs::DirBuilder::new();
-    match std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700).create(path) {
+    match builder.mode(0o700).create(path) {
         Ok(()) => fs::write(path.join(".gitignore"), "*\n").map_err(at("make", path)),
         // It was there, or somebody else has just made it.
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            match fs::symlink_metadata(path).map_err(at("look at", path))?.is_dir() {
-                true => Ok(()),
-                false => Err(Error::Refused(format!("{} is not a folder", path.display()))),
-            }
-        }
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => match is_own_folder(path) {
+            true => Ok(()),
+            false => Err(Error::Refused(format!("{} is no folder of yours", path.display()))),
+        },
         Err(e) => Err(at("make", path)(e)),
     }
+}
+
+/// Whether such a folder is there and may be believed: it is ours or root's, who needs no tricks; or, for root, that of
+/// whoever owns the folder it lies in, and not one that somebody planted in a folder open to all.
+pub fn is_own_folder(path: &Path) -> bool {
+    let Ok(found) = fs::symlink_metadata(path) else { return false };
+    let us = rustix::process::geteuid();
+    let owner_around = || path.parent().and_then(|folder| fs::metadata(folder).ok()).map(|folder| folder.uid());
+    let owner = found.uid();
+    found.is_dir() && (owner == us.as_raw() || owner == 0 || (us.is_root() && owner_around() == Some(owner)))
 }
 
 fn is_over(folder: &Path) -> bool {

@@ -407,7 +407,10 @@ fn flip_one_bit(path: &Path) -> Result<(), String> {
 
 /// The command as one would type it.
 fn shown(scene: &Scene) -> String {
-    let words = scene.words.join(" ");
+    // As it would have to be typed: somebody may copy the line.
+    let is_plain = |word: &&str| word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@".contains(&b));
+    let typed = |word: &&str| if is_plain(word) { (*word).to_owned() } else { format!("'{word}'") };
+    let words = scene.words.iter().map(typed).collect::<Vec<_>>().join(" ");
     if scene.input.is_empty() { format!("actum {words}") } else { format!("echo '{}' | actum {words}", scene.input) }
 }
 

@@ -8,7 +8,6 @@ use actum_contract::digest::Digest;
 use actum_store::blob::Thoroughness;
 use actum_workspace::{Rules, Snapshot, diff, retain, thaw_new};
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::Ended;
@@ -17,7 +16,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, count, table};
-use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms};
+use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -106,8 +105,9 @@ fn parse_size(text: &str) -> Result<u64, String> {
         "T" => 1 << 40,
         other => return Err(format!("{other:?} is no unit; use k, M, G or T")),
     };
-    let number: u64 = digits.parse().map_err(|_| format!("{digits:?} is no number"))?;
-    number.checked_mul(unit).ok_or_else(|| "is too large".to_owned())
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{digits:?} is no whole number; 1500k is one and a half M"))?;
+    number.checked_mul(unit).ok_or_else(|| "that is more than any disk has".to_owned())
 }
 
 impl Verb {
@@ -244,13 +244,9 @@ fn id_of(project: &Project, text: &str, out: &Out) -> Result<Digest, Failure> {
 
 fn list(project: &Project, out: &mut Out) -> Ended {
     let snapshots = Snapshot::list(&project.folder()?)?;
-    let time = |s: &Snapshot| {
-        let at = Timestamp::from_millisecond(i64::try_from(s.at_ms).unwrap_or(0)).unwrap_or_default();
-        format!("{at:.0}")
-    };
     let shown = |s: &Snapshot| {
         json!({
-            "id": s.id.to_hex(), "frozen_at": time(s), "folder": s.folder.display().to_string(),
+            "id": s.id.to_hex(), "frozen_at": time(s.at_ms), "folder": s.folder.display().to_string(),
             "files": s.files, "bytes": s.bytes, "pinned": s.pinned,
         })
     };
@@ -258,7 +254,14 @@ fn list(project: &Project, out: &mut Out) -> Ended {
         let row = |s: &Snapshot| {
             let pinned = if s.pinned { "pinned" } else { "" };
             let id = s.id.to_hex()[..16].to_owned();
-            vec![id, time(s), s.files.to_string(), size(s.bytes), pinned.to_owned(), s.folder.display().to_string()]
+            vec![
+                id,
+                time(s.at_ms),
+                s.files.to_string(),
+                size(s.bytes),
+                pinned.to_owned(),
+                s.folder.display().to_string(),
+            ]
         };
         let headings = ["SNAPSHOT", "FROZEN", "FILES", "SIZE", "", "FOLDER"];
         table(&headings, &snapshots.iter().map(row).collect::<Vec<_>>())

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_workspace::{Mode, NewStage, Stage, View, Workspace};
 use clap::{Args, Subcommand, ValueEnum};
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::{Ended, doctor};
@@ -16,7 +15,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, table};
-use crate::workspace::{self, new_id, now_ms};
+use crate::workspace::{self, new_id, now_ms, time};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -162,21 +161,17 @@ fn here_within(workspace: &Workspace) -> PathBuf {
 fn list(project: &Project, out: &mut Out) -> Ended {
     workspace::open(project, project.root(), out)?;
     let stages = Stage::list(&project.folder()?)?;
-    let time = |stage: &Stage| {
-        let at = Timestamp::from_millisecond(i64::try_from(stage.at_ms).unwrap_or(0)).unwrap_or_default();
-        format!("{at:.0}")
-    };
     let shown = |stage: &Stage| {
         json!({
             "id": stage.id, "base": stage.base.to_hex(), "mode": stage.mode.word(), "strict": stage.strict,
-            "created_at": time(stage),
+            "created_at": time(stage.at_ms),
         })
     };
     out.result(&json!({"stages": stages.iter().map(shown).collect::<Vec<_>>()}), || {
         let row = |stage: &Stage| {
             let strict = if stage.strict { ", strict" } else { "" };
             let mode = format!("{}{strict}", stage.mode.word());
-            vec![stage.id.clone(), mode, time(stage), stage.base.to_hex()[..16].to_owned()]
+            vec![stage.id.clone(), mode, time(stage.at_ms), stage.base.to_hex()[..16].to_owned()]
         };
         table(&["STAGE", "MODE", "MADE", "ON SNAPSHOT"], &stages.iter().map(row).collect::<Vec<_>>())
     });

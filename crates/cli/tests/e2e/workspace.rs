@@ -334,6 +334,14 @@ fn the_permissions_of_existing_files_are_kept() {
     json(&actum, &["apply", "--json", &stage]);
     let mode = |name: &str| fs::metadata(actum.path(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("private"), mode("tool"), mode("new") & 0o100), (0o600, 0o640, 0o100));
+    // A file that its owner may not even read becomes one that he may run.
+    fs::set_permissions(actum.path("tool"), fs::Permissions::from_mode(0o040)).unwrap();
+    if is_root() {
+        let stage = new_stage(&actum, &[]);
+        act(&actum, &stage, "chmod u+x tool");
+        json(&actum, &["apply", "--json", &stage]);
+        assert_eq!(mode("tool"), 0o150);
+    }
     // Replaced, not overwritten: who has the old file open goes on reading it whole.
     assert_ne!(fs::metadata(actum.path("private")).unwrap().ino(), inode);
     let mut old = String::new();

@@ -51,6 +51,30 @@ fn links_that_point_out_are_kept_as_links() {
     }
 }
 
+/// Planted by somebody else in a folder that all may write to, as another user's `.actum` in `/tmp` would be.
+#[test]
+fn a_folder_of_somebody_elses_is_not_believed() {
+    let actum = actum();
+    fs::create_dir_all(actum.path("mine")).unwrap();
+    fs::write(actum.path("mine/secret"), SECRET).unwrap();
+    let planted = actum.path(".actum");
+    fs::create_dir(&planted).unwrap();
+    fs::create_dir(planted.join("blobs")).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(&planted, Some(65534), None).unwrap();
+        let mine = actum.path("mine").display().to_string();
+        json(&actum, &["-C", &mine, "snapshot", "freeze", "--json"]);
+        assert!(actum.path("mine/.actum/blobs").exists(), "a project of our own is made instead");
+        assert_eq!(fs::read_dir(planted.join("blobs")).unwrap().count(), 0);
+        let refused = actum.run(&["snapshot", "freeze", "--json"]);
+        assert_eq!((refused.code, &refused.error()["code"]), (2, &"WORKSPACE_REFUSED".into()));
+    }
+    fs::remove_dir_all(&planted).unwrap();
+    symlink(actum.path("mine"), &planted).unwrap();
+    let refused = actum.run(&["snapshot", "freeze", "--json"]);
+    assert_eq!((refused.code, &refused.error()["code"]), (2, &"WORKSPACE_REFUSED".into()), "a link");
+}
+
 #[test]
 fn a_hard_link_to_a_file_outside_is_refused() {
     for mode in ["overlay", "copy"] {
