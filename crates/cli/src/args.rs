@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
-    apply, canon, completions, contract, diff, doctor, key, ledger, schema, snapshot, stage, store, undo,
+    apply, canon, completions, contract, diff, doctor, key, ledger, sandbox, schema, snapshot, stage, store, undo,
 };
 use crate::ui;
 
@@ -66,6 +66,8 @@ pub(crate) enum Command {
     /// The workspace store alone: freeze, thaw, compare, list, clean up
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
+    /// The sandbox alone, for any command
+    Sandbox(sandbox::Sandbox),
     /// Say what this machine can do, and how to get the rest
     Doctor(doctor::Doctor),
     /// The contract alone: resolve, hash, compare, explain, check

@@ -30,6 +30,7 @@ pub(crate) fn command(layers: &Layers, within: &Path) -> io::Result<Command> {
 
 /// If this process was started as the helper, does its work; the exit code if that failed. Must be called first thing.
 pub fn entry(arguments: &[OsString]) -> Option<(u8, String)> {
+    crate::spawner::entry(arguments);
     let [_, mark, lower, upper, work, at, name, within, program @ ..] = arguments else { return None };
     if mark != MARK {
         return None;

@@ -1,20 +1,33 @@
-//! Other people's code, and what it sees.
+//! Other people's code: the cell it runs in, what it sees, what it may use, and its way out.
 //!
-//! So far: a program is run on a private view of a folder, an overlay that exists only for it and is gone with it. The
-//! walls around it (namespaces, limits, network) come with executions. Joined in `cli`, whose binary is also the helper
-//! that enters a view before it becomes the program (`entry`).
+//! A `Cell` says what is wanted; a `Spawner` builds it and starts the program; the report says how it ended and by what
+//! each limit was kept. Joined in `cli`, whose binary is also every helper (`entry`). Decides nothing about who may run
+//! what: that was agreed before.
 
+mod cell;
+mod census;
+mod cgroup;
+mod channel;
 mod entry;
+mod init;
 mod overlay;
+mod root;
+mod seccomp;
+mod slot;
+mod spawner;
 mod sys;
+mod wall;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use cell::{Access, Cell, Ended, Grant, Identity, Kept, Limits, Network, Report, Used, Wall};
 pub use entry::{entry, not_started};
+pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe};
+pub use spawner::{Files, News, Running, Spawner};
 
 /// What a program finds where it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]

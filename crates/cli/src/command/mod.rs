@@ -9,6 +9,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod key;
 pub(crate) mod ledger;
+pub(crate) mod sandbox;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
 pub(crate) mod stage;
@@ -38,6 +39,7 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
         Command::Undo(undo) => undo.run(&global, out),
         Command::Stage(verb) => verb.run(&global, out),
         Command::Snapshot(verb) => verb.run(&global, out),
+        Command::Sandbox(sandbox) => sandbox.run(out),
         Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),
         Command::Contract(verb) => verb.run(out),

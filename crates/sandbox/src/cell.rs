@@ -1,0 +1,199 @@
+//! What a cell is to be: the program, what it sees, what it may reach, and how much of everything it may use. Data only;
+//! `spawner` builds one from it, `cli` and the engine write it down.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A program and the walls around it. It crosses the channel to the helper, and is stored nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The program and its arguments. A name without a slash is looked for in the `PATH` of `environment`.
+    pub program: Vec<OsString>,
+    /// The very file that has to be run, if somebody has looked into it before.
+    pub pinned: Option<Identity>,
+    /// All of it; nothing else is there.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where the program starts: an absolute path that it can see.
+    #[serde(with = "path")]
+    pub folder: PathBuf,
+    pub grants: Vec<Grant>,
+    /// What it does not see although it lies within a grant. Goes before every grant.
+    #[serde(with = "paths")]
+    pub deny: Vec<PathBuf>,
+    pub limits: Limits,
+    pub network: Network,
+    /// Walls that may be missing on this machine. The report names the ones that were.
+    pub weaker: Vec<Wall>,
+}
+
+/// A path of the machine that the cell sees under the same name. Absolute, without links in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Grant {
+    #[serde(with = "path")]
+    pub path: PathBuf,
+    pub access: Access,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Access {
+    /// Read and run.
+    Read,
+    /// Read, run and change.
+    Write,
+    /// Read and change, and cannot be renamed or removed: what lies in a folder that may be written to and must stay
+    /// where it is.
+    Pinned,
+}
+
+/// Tells a file from every other one, and from what it was before somebody changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub device: u64,
+    pub inode: u64,
+    pub bytes: u64,
+    pub changed: (i64, i64),
+}
+
+impl Identity {
+    pub fn of(found: &std::fs::Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            bytes: found.size(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// None: as long as it takes.
+    pub timeout_ms: Option<u64>,
+    /// Between asking the program to end and ending it.
+    pub grace_ms: u64,
+    pub memory_bytes: u64,
+    pub cores: u32,
+    /// Processes beside the program itself.
+    pub children: u32,
+    pub fork: bool,
+    /// Of the folders `/tmp`, `/dev/shm` and the home together. They are memory, and count as such.
+    pub scratch_bytes: u64,
+    /// What the cell may add to the folders it may write to.
+    pub disk_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// Nobody but itself.
+    Off,
+    /// A way out that ends at our own listeners: these ports, names, and the two kinds of proxy.
+    Listened { ports: Vec<u16> },
+    /// The machine's own network.
+    Open,
+}
+
+/// A wall of its own kind, as `doctor` and the evidence name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Wall {
+    Landlock,
+    Seccomp,
+    Memory,
+    Processes,
+    Cores,
+    Disk,
+    Owners,
+}
+
+impl Wall {
+    pub const ALL: [Self; 7] =
+        [Self::Landlock, Self::Seccomp, Self::Memory, Self::Processes, Self::Cores, Self::Disk, Self::Owners];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+            Self::Cores => "cores",
+            Self::Disk => "disk",
+            Self::Owners => "owners",
+        }
+    }
+
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|wall| wall.word() == word)
+    }
+}
+
+/// By what a wall was kept up, or why it was not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    pub wall: Wall,
+    pub by: String,
+    /// Something this machine cannot do as it should be done.
+    pub weaker: bool,
+}
+
+/// How it ended, and what it took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub ended: Ended,
+    pub used: Used,
+    pub kept: Vec<Kept>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    Exited(u8),
+    /// By a signal that was none of ours.
+    Signalled(i32),
+    /// The program could not be started: the error's number, as the system gives it.
+    NotStarted(i32),
+    /// It took longer than it may.
+    TimedOut,
+    OutOfMemory,
+    /// It filled more of the disk than it may.
+    OutOfDisk,
+    /// Somebody wanted it to end.
+    Cancelled,
+    /// The cell could not be built: what failed. Nothing was run.
+    NotBuilt(String),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    pub memory_bytes_peak: u64,
+    pub cpu_us: u64,
+    pub processes_peak: u32,
+    /// Processes that it was not allowed to make.
+    pub forks_refused: u64,
+    pub disk_bytes: u64,
+}
+
+/// Paths need not be text, though the way they are usually sent wants them to be.
+mod path {
+    use super::{Deserialize, Deserializer, OsString, PathBuf, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(from).map(PathBuf::from)
+    }
+}
+
+mod paths {
+    use super::{Deserialize, Deserializer, OsString, PathBuf, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|path| path.as_os_str()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        Ok(Vec::<OsString>::deserialize(from)?.into_iter().map(PathBuf::from).collect())
+    }
+}

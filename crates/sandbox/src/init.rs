@@ -1,0 +1,447 @@
+//! The first process of a cell: builds it from within, starts the program, watches over it until the end, and reports. It
+//! is a copy of our own helper that never becomes another program; what runs in the cell cannot see it.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_behavior};
+use rustix::thread::CapabilitySet;
+use serde::{Deserialize, Serialize};
+
+use crate::cell::{Access, Cell, Ended, Kept, Network, Report, Used, Wall};
+use crate::cgroup::Counters;
+use crate::channel;
+use crate::root::{self, Built, Plan};
+use crate::{census, sys, wall};
+
+/// Who the program is in its cell. Never anybody in particular outside.
+pub(crate) const USER: u32 = 1000;
+
+/// How often memory is counted where the system does not do it, and everything else that has no event of its own.
+const COUNT_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long everything in the cell may take to be gone after it was killed.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Names are asked for here, and the two kinds of proxy listen here, in a cell with a way out.
+pub(crate) const NAMES_PORT: u16 = 53;
+pub const PROXY_PORT: u16 = 3128;
+
+/// What the first process is told. Beside it: the line to whoever waits for the report; input, output and errors of the
+/// program; what the system counts for us; the granted trees, if they were taken by somebody else.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Enter {
+    pub cell: Cell,
+    pub counters: usize,
+    pub trees: bool,
+    pub kept: Vec<Kept>,
+    /// Where among the processors this cell begins.
+    pub turn: u32,
+}
+
+/// What it says to whoever waits.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// By the helper, with a handle on the first process beside it.
+    Started,
+    /// The program's way out: names, then the proxy, then the ports in their order.
+    Listening,
+    Ended(Report),
+}
+
+/// Lives and dies as the first process of a cell.
+pub(crate) fn run(orders: &UnixStream) -> ! {
+    let prepared = prepare(orders);
+    let Ok(Some((enter, files))) = channel::receive::<Enter>(orders) else { sys::exit(0) };
+    let mut files = files.into_iter();
+    let Some(waiting) = files.next().map(UnixStream::from) else { sys::exit(0) };
+    let mut kept = enter.kept.clone();
+    let lived = prepared.and_then(|prepared| Life::begin(prepared, enter, files, &waiting, &mut kept));
+    let report = match lived {
+        Ok((ended, used)) => Report { ended, used, kept },
+        Err(why) => Report { ended: Ended::NotBuilt(why), used: Used::default(), kept },
+    };
+    let _ = channel::send(&waiting, &Said::Ended(report), &[]);
+    sys::exit(0)
+}
+
+/// Open files that are needed once the machine's tree is gone.
+struct Prepared {
+    priority: File,
+}
+
+/// Everything that can be done before it is known for whom.
+fn prepare(orders: &UnixStream) -> Built<Prepared> {
+    let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
+    let call = |doing: &'static str, done: rustix::io::Result<()>| done.map_err(|e| failed(doing)(e.into()));
+    // Our maker has to say first who we are.
+    let mut go = [0];
+    (&mut &*orders).read_exact(&mut go).map_err(failed("wait for the helper"))?;
+    if go != [1] {
+        return Err("the helper could not set the cell up".to_owned());
+    }
+    if rustix::process::getuid().as_raw() != USER {
+        let _ = rustix::thread::set_thread_groups(&[]);
+        let (group, user) = (rustix::fs::Gid::from_raw(USER), rustix::fs::Uid::from_raw(USER));
+        call("take the cell's group", rustix::thread::set_thread_res_gid(group, group, group))?;
+        call("take the cell's user", rustix::thread::set_thread_res_uid(user, user, user))?;
+    }
+    // Changing who we are has reset both of these.
+    call("be tied to the helper", rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
+    call("be looked at", set_dumpable_behavior(DumpableBehavior::Dumpable))?;
+    let priority = File::options().read(true).write(true).open("/proc/self/oom_score_adj");
+    let priority = priority.map_err(failed("open /proc/self/oom_score_adj"))?;
+    call("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+    call("leave the control groups", sys::unshare_groups())?;
+    call("be called actum", rustix::system::sethostname(b"actum"))?;
+    root::lay_foundation()?;
+    Ok(Prepared { priority })
+}
+
+/// A program under way in the cell.
+struct Life<'a> {
+    cell: &'a Cell,
+    waiting: &'a UnixStream,
+    counters: Counters,
+    program: Pid,
+    questions: Option<OwnedFd>,
+    deaths: OwnedFd,
+    started: (Instant, SystemTime),
+    /// Questions answered with yes whose processes may not be there yet.
+    granted: Vec<Instant>,
+    used: Used,
+    written_seen: u64,
+    writable: Vec<PathBuf>,
+    status: Option<Ended>,
+}
+
+/// What the program's process tells before it is the program.
+#[derive(Debug, Serialize, Deserialize)]
+enum Before {
+    Walled { landlock: bool, cores: usize },
+    NotWalled(String),
+    NotStarted(i32),
+}
+
+impl<'a> Life<'a> {
+    fn begin(
+        mut prepared: Prepared,
+        enter: Enter,
+        mut files: impl Iterator<Item = OwnedFd>,
+        waiting: &UnixStream,
+        kept: &mut Vec<Kept>,
+    ) -> Built<(Ended, Used)> {
+        let missing = || "the helper did not pass on what the cell needs".to_owned();
+        let standard: Vec<OwnedFd> = files.by_ref().take(3).collect();
+        let counters = Counters::new(files.by_ref().take(enter.counters).collect());
+        let trees = enter.trees.then(|| files.collect::<Vec<_>>());
+        let [input, output, errors] = <[OwnedFd; 3]>::try_from(standard).map_err(|_| missing())?;
+        let cell = &enter.cell;
+        let plan = Plan {
+            grants: &cell.grants,
+            trees,
+            deny: &cell.deny,
+            scratch_bytes: cell.limits.scratch_bytes,
+            network: &cell.network,
+        };
+        root::finish(plan)?;
+        if cell.network != Network::Open {
+            sys::bring_loopback_up().map_err(|e| format!("cannot bring the cell's own network up: {e}"))?;
+        }
+        if let Network::Listened { ports } = &cell.network {
+            let listeners = listen(ports).map_err(|e| format!("cannot listen in the cell's network: {e}"))?;
+            let told = channel::send(waiting, &Said::Listening, &channel::borrow(&listeners));
+            told.map_err(|e| format!("cannot hand on the cell's way out: {e}"))?;
+        }
+        let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(|e| format!("cannot wait for signals: {e}"))?;
+        let (ours, theirs) = UnixStream::pair().map_err(|e| format!("cannot talk to the program: {e}"))?;
+        // Inherited: if memory runs out, it is never this process that has to go.
+        let _ = prepared.priority.write_all(b"1000");
+        let started = (Instant::now(), SystemTime::now());
+        let counts_memory = counters.are_there();
+        let program = match sys::fork_unchecked(0).map_err(|e| format!("cannot make a process: {e}"))? {
+            sys::Side::Child => {
+                drop(ours);
+                start(cell, [input, output, errors], &theirs, counts_memory, enter.turn)
+            }
+            sys::Side::Parent { child, .. } => child,
+        };
+        drop((theirs, input, output, errors));
+        let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(b"0"));
+        wall::give_up(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL)
+            .map_err(|e| format!("cannot give up rights: {e}"))?;
+        let mut questions = None;
+        let mut status = None;
+        while let Ok(Some((said, passed))) = channel::receive::<Before>(&ours) {
+            match said {
+                Before::Walled { landlock, cores } => {
+                    questions = passed.into_iter().next();
+                    note_walls(cell, landlock, cores, questions.is_some(), counts_memory, kept);
+                }
+                Before::NotWalled(why) => return Err(why),
+                Before::NotStarted(error) => status = Some(Ended::NotStarted(error)),
+            }
+        }
+        let writable = cell.grants.iter().filter(|g| g.access != Access::Read).map(|g| g.path.clone()).collect();
+        let life = Life {
+            cell,
+            waiting,
+            counters,
+            program,
+            questions,
+            deaths,
+            started,
+            granted: Vec::new(),
+            used: Used { processes_peak: 1, ..Used::default() },
+            written_seen: 0,
+            writable,
+            status,
+        };
+        Ok(life.last())
+    }
+
+    /// Until the end.
+    fn last(mut self) -> (Ended, Used) {
+        let mut asked_to_end: Option<(Instant, Ended)> = None;
+        let ended = loop {
+            if let Some(status) = self.status.take() {
+                break asked_to_end.map_or(status, |(_, reason)| reason);
+            }
+            let now = Instant::now();
+            let deadline = self.cell.limits.timeout_ms.map(|ms| self.started.0 + Duration::from_millis(ms));
+            match &asked_to_end {
+                Some((until, reason)) if now >= *until => break reason.clone(),
+                None if deadline.is_some_and(|deadline| now >= deadline) => {
+                    asked_to_end = Some((self.ask_to_end(), Ended::TimedOut));
+                    continue;
+                }
+                _ => {}
+            }
+            let next = asked_to_end.as_ref().map(|(until, _)| *until).or(deadline);
+            if self.wait(next) && asked_to_end.is_none() {
+                asked_to_end = Some((self.ask_to_end(), Ended::Cancelled));
+            }
+            if let Some(reason) = self.overdrawn() {
+                break reason;
+            }
+        };
+        sys::kill_all(libc::SIGKILL);
+        self.bury_all();
+        if self.counters.oom_kills() > 0 {
+            // Whatever became of the program, it was for want of memory.
+            return (Ended::OutOfMemory, self.accounts());
+        }
+        (ended, self.accounts())
+    }
+
+    fn accounts(&mut self) -> Used {
+        if let Some(peak) = self.counters.peak_bytes() {
+            self.used.memory_bytes_peak = peak;
+        }
+        self.used.cpu_us = sys::children_cpu_us();
+        self.used
+    }
+
+    /// Everything in the cell gets the signal, also what was stopped. When the patience ends.
+    fn ask_to_end(&self) -> Instant {
+        sys::kill_all(libc::SIGTERM);
+        sys::kill_all(libc::SIGCONT);
+        Instant::now() + Duration::from_millis(self.cell.limits.grace_ms)
+    }
+
+    /// Waits for the next thing to happen, and deals with it. True if somebody wants the program to end.
+    fn wait(&mut self, until: Option<Instant>) -> bool {
+        let most = if self.counters.are_there() { LOOK_EVERY } else { COUNT_EVERY };
+        let patience = until.map_or(most, |until| until.saturating_duration_since(Instant::now()).min(most));
+        let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()).max(1) };
+        let mut files = vec![PollFd::new(self.waiting, PollFlags::IN), PollFd::new(&self.deaths, PollFlags::IN)];
+        if let Some(questions) = &self.questions {
+            files.push(PollFd::new(questions, PollFlags::IN));
+        }
+        let _ = poll(&mut files, Some(&patience));
+        let happened = |at: usize| files.get(at).map_or(PollFlags::empty(), |file| file.revents());
+        let wanted = !happened(0).is_empty();
+        let (died, asked) = (!happened(1).is_empty(), happened(2));
+        if died {
+            let mut taken = [0_u8; 1024];
+            while rustix::io::read(&self.deaths, &mut taken).is_ok_and(|n| n > 0) {}
+        }
+        self.bury();
+        if asked.contains(PollFlags::IN) {
+            self.decide();
+        } else if asked.intersects(PollFlags::HUP | PollFlags::ERR) {
+            self.questions = None;
+        }
+        wanted
+    }
+
+    /// Takes leave of the dead; the program's own end is noted.
+    fn bury(&mut self) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if pid == self.program {
+                self.status.get_or_insert(match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => Ended::Exited(code as u8),
+                    (None, signal) => Ended::Signalled(signal.unwrap_or(0)),
+                });
+            }
+        }
+    }
+
+    fn bury_all(&mut self) {
+        let until = Instant::now() + GONE_WITHIN;
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Err(_) => return,
+                Ok(None) if Instant::now() > until => return,
+                Ok(None) => {
+                    let mut files = [PollFd::new(&self.deaths, PollFlags::IN)];
+                    let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                    let _ = poll(&mut files, Some(&patience));
+                    let mut taken = [0_u8; 1024];
+                    let _ = rustix::io::read(&self.deaths, &mut taken);
+                }
+            }
+        }
+    }
+
+    /// Answers whether one more process may be made.
+    fn decide(&mut self) {
+        let Some(filter) = &self.questions else { return };
+        let Ok(Some(question)) = sys::next_question(filter.as_fd()) else { return };
+        // Beside the program itself.
+        let children = || census::count().saturating_sub(1);
+        let most = self.cell.limits.children;
+        let mut living = children();
+        // A process that was allowed a moment ago may not be counted yet.
+        const NOT_YET: Duration = Duration::from_millis(2);
+        for _ in 0..4 {
+            let now = Instant::now();
+            self.granted.retain(|at| now.duration_since(*at) < NOT_YET);
+            let on_their_way = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
+            if living >= most || living + on_their_way < most {
+                break;
+            }
+            std::thread::sleep(NOT_YET / 2);
+            living = children();
+        }
+        let on_their_way = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
+        let allowed = living.saturating_add(on_their_way) < most;
+        if allowed {
+            self.granted.push(Instant::now());
+            self.used.processes_peak = self.used.processes_peak.max(living + 2);
+        } else {
+            self.used.forks_refused += 1;
+        }
+        sys::answer(filter.as_fd(), question, (!allowed).then_some(libc::EAGAIN));
+    }
+
+    /// What has run out, if anything has.
+    fn overdrawn(&mut self) -> Option<Ended> {
+        if self.counters.are_there() {
+            if self.counters.oom_kills() > 0 {
+                return Some(Ended::OutOfMemory);
+            }
+        } else {
+            let taken = census::memory_bytes(self.cell.limits.memory_bytes);
+            self.used.memory_bytes_peak = self.used.memory_bytes_peak.max(taken);
+            if taken > self.cell.limits.memory_bytes {
+                return Some(Ended::OutOfMemory);
+            }
+        }
+        if self.writable.is_empty() {
+            return None;
+        }
+        // Written is more than what stays, and cheap to know; what stays is counted when it may be too much.
+        let written = census::written_bytes();
+        self.used.disk_bytes = self.used.disk_bytes.max(written);
+        let most = self.cell.limits.disk_bytes;
+        if written > most && written > self.written_seen + most / 8 {
+            self.written_seen = written;
+            if census::changed_bytes(&self.writable, self.started.1) > most {
+                return Some(Ended::OutOfDisk);
+            }
+        }
+        None
+    }
+}
+
+/// Which walls stand, and by what.
+fn note_walls(cell: &Cell, landlock: bool, cores: usize, asked: bool, counts_memory: bool, kept: &mut Vec<Kept>) {
+    let mut say = |wall, by: String, weaker| kept.push(Kept { wall, by, weaker });
+    say(Wall::Landlock, if landlock { "landlock".into() } else { NO_LANDLOCK.into() }, !landlock);
+    say(Wall::Seccomp, "own filter; other architectures end the process".into(), false);
+    if !counts_memory {
+        let by = format!("counted every {} ms, and a ceiling for each process", COUNT_EVERY.as_millis());
+        say(Wall::Memory, by, false);
+    }
+    let by = match (cell.limits.fork, asked) {
+        (false, _) => "no process may be made".to_owned(),
+        (true, true) => "each new process is asked for; a limit of the system for threads".to_owned(),
+        (true, false) => "a limit of the system for processes and threads together".to_owned(),
+    };
+    say(Wall::Processes, by, false);
+    say(Wall::Cores, format!("bound to {cores} of the processors"), false);
+    say(Wall::Disk, "written bytes are counted every 100 ms, and a ceiling for each file".into(), false);
+}
+
+const NO_LANDLOCK: &str = "this kernel enforces only a part of the rules, or none";
+
+/// The program's process: puts up the last walls and becomes the program.
+fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool, turn: u32) -> ! {
+    match wall_in(cell, files, init, counts_memory, turn) {
+        Ok(()) => {
+            let failed = wall::become_program(cell).raw_os_error().unwrap_or(libc::ENOEXEC);
+            let _ = channel::send(init, &Before::NotStarted(failed), &[]);
+        }
+        Err(why) => {
+            let _ = channel::send(init, &Before::NotWalled(why), &[]);
+        }
+    }
+    sys::exit(127)
+}
+
+fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool, turn: u32) -> Built<()> {
+    let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
+    rustix::process::setsid().map_err(|e| failed("leave the terminal")(e.into()))?;
+    let [input, output, errors] = files;
+    rustix::stdio::dup2_stdin(&input)
+        .and_then(|()| rustix::stdio::dup2_stdout(&output))
+        .and_then(|()| rustix::stdio::dup2_stderr(&errors))
+        .map_err(|e| failed("pass on input and output")(e.into()))?;
+    // All others go when the program is there: whatever we have open closes itself then.
+    std::env::set_current_dir(&cell.folder).map_err(|e| format!("cannot enter {}: {e}", cell.folder.display()))?;
+    wall::limit(cell, counts_memory).map_err(failed("set limits"))?;
+    let cores = wall::stay_on(cell.limits.cores, turn).map_err(failed("choose processors"))?;
+    wall::give_up(CapabilitySet::empty()).map_err(failed("give up rights"))?;
+    rustix::thread::set_no_new_privs(true).map_err(|e| failed("rule out new rights")(e.into()))?;
+    let landlock = wall::fence(cell)?;
+    if !landlock && !cell.weaker.contains(&Wall::Landlock) {
+        return Err(format!("landlock: {NO_LANDLOCK}"));
+    }
+    sys::reset_signals();
+    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+    let listening = wall::filter(cell, true).map_err(failed("filter system calls"))?;
+    let said = Before::Walled { landlock, cores };
+    let passed: Vec<_> = listening.iter().map(AsFd::as_fd).collect();
+    channel::send(init, &said, &passed).map_err(failed("tell of the walls"))
+}
+
+/// Sockets made here belong to the cell's network wherever they are used.
+fn listen(ports: &[u16]) -> io::Result<Vec<OwnedFd>> {
+    let mut listeners: Vec<OwnedFd> = vec![
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, NAMES_PORT))?.into(),
+        TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))?.into(),
+    ];
+    for port in ports {
+        listeners.push(TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port))?.into());
+    }
+    Ok(listeners)
+}

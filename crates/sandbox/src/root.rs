@@ -1,0 +1,295 @@
+//! The file tree of a cell: an empty root in memory, the machine's own programs and libraries to be read, folders of its
+//! own for what is temporary, and the paths it was granted. Built by the cell's first process from within; the machine's
+//! tree is left behind for good at the end.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
+    open_tree, unmount,
+};
+
+use crate::cell::{Access, Grant, Network};
+use crate::sys;
+
+/// What failed, as a person can read it.
+pub(crate) type Built<T> = Result<T, String>;
+
+/// Where programs and libraries are on Linux systems, those with a store of their own among them.
+const SYSTEM: &[&str] =
+    &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store", "gnu/store", "run/current-system"];
+
+/// What programs look up and nobody keeps secret: where libraries are, whom to trust, what time it is. Each costs a mount.
+const SETTINGS: &[&str] = &[
+    "ld.so.cache",
+    "ssl",
+    "pki",
+    "alternatives",
+    "localtime",
+    "mime.types",
+    "protocols",
+    "services",
+    "fonts",
+    "os-release",
+    "java-17-openjdk",
+    "java-21-openjdk",
+];
+
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+
+/// Tells too much about the machine to everybody. What only root may read needs no mask: nobody in a cell is root.
+const MASKED: &[&str] = &["kallsyms", "keys", "key-users", "modules", "sched_debug", "latency_stats"];
+
+/// Over which the new root is put while it is built. Always there, and never granted.
+const SITE: &str = "/sys";
+
+pub(crate) const HOME: &str = "/home/actum";
+const SCRATCH: &str = ".scratch";
+const DENIED: &str = ".denied";
+
+const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+const HARMLESS: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
+fn told(doing: &str, what: impl AsRef<Path>) -> impl FnOnce(io::Error) -> String {
+    move |e| format!("cannot {doing} {}: {e}", what.as_ref().display())
+}
+
+fn call<T>(doing: &str, what: impl AsRef<Path>, done: rustix::io::Result<T>) -> Built<T> {
+    done.map_err(|e| told(doing, what)(e.into()))
+}
+
+/// A copy of the mounts at a path of the machine, held by nobody but us. Links on the way are refused: the path was looked
+/// at before, and somebody may have put them there since.
+pub(crate) fn tree(path: &Path) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let found = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    let whole = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE;
+    Ok(open_tree(found, "", whole | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::OPEN_TREE_CLOEXEC)?)
+}
+
+fn put(tree: BorrowedFd<'_>, at: &Path) -> Built<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    call("mount", at, move_mount(tree, "", CWD, at, flags))
+}
+
+/// Shows a path of the machine at the same place, if it is there.
+fn show(name: &Path, allowed: u64) -> Built<()> {
+    let source = Path::new("/").join(name);
+    let Ok(found) = fs::symlink_metadata(&source) else { return Ok(()) };
+    if found.is_symlink() {
+        let leads_to = fs::read_link(&source).map_err(told("read", &source))?;
+        make_folders(name.parent())?;
+        return symlink(leads_to, name).or_else(already).map_err(told("link", name));
+    }
+    let tree = match tree(&source) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        other => other.map_err(told("show", &source))?,
+    };
+    make_place(name, found.is_dir())?;
+    sys::set_mount(tree.as_fd(), allowed, None, true).map_err(told("protect", &source))?;
+    put(tree.as_fd(), name)
+}
+
+fn already(e: io::Error) -> io::Result<()> {
+    if e.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(e) }
+}
+
+fn make_folders(path: Option<&Path>) -> Built<()> {
+    match path.filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) => fs::create_dir_all(path).map_err(told("make", path)),
+        None => Ok(()),
+    }
+}
+
+/// Something to mount on, if nothing is there yet.
+fn make_place(at: &Path, is_folder: bool) -> Built<()> {
+    if fs::symlink_metadata(at).is_ok() {
+        return Ok(());
+    }
+    make_folders(at.parent())?;
+    if is_folder { fs::create_dir(at) } else { fs::File::create(at).map(drop) }.map_err(told("make", at))
+}
+
+fn write(name: &str, text: &str) -> Built<()> {
+    fs::write(name, text).map_err(told("write", name))
+}
+
+/// Everything that is the same for every cell. Afterwards this process stands in the new root.
+pub(crate) fn lay_foundation() -> Built<()> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    call("leave the mounts of", "/", mount_change("/", private))?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV;
+    call("mount", SITE, mount("actum", SITE, "tmpfs", plain, Some(c"size=4m,nr_inodes=8k,mode=755")))?;
+    std::env::set_current_dir(SITE).map_err(told("enter", SITE))?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    for name in SYSTEM {
+        show(Path::new(name), READ_ONLY | HARMLESS)?;
+    }
+    for name in SETTINGS {
+        show(&Path::new("etc").join(name), READ_ONLY | HARMLESS)?;
+    }
+    write(
+        "etc/passwd",
+        "root:x:0:0:root:/root:/usr/sbin/nologin\nactum:x:1000:1000:actum:/home/actum:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    )?;
+    write("etc/group", "root:x:0:\nactum:x:1000:\nnogroup:x:65534:\n")?;
+    write("etc/hostname", "actum\n")?;
+    write("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    devices()?;
+    denied()?;
+    processes()
+}
+
+fn devices() -> Built<()> {
+    for name in DEVICES {
+        show(&Path::new("dev").join(name), libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC)?;
+    }
+    for (name, leads_to) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        symlink(leads_to, format!("dev/{name}")).map_err(told("link", name))?;
+    }
+    make_folders(Some(Path::new("dev/pts")))?;
+    let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let options = c"newinstance,ptmxmode=0666,mode=620";
+    call("mount", "/dev/pts", mount("devpts", "dev/pts", "devpts", plain, Some(options)))?;
+    symlink("pts/ptmx", "dev/ptmx").map_err(told("link", "/dev/ptmx"))
+}
+
+/// What stands in the place of things that may not be seen.
+fn denied() -> Built<()> {
+    make_folders(Some(&Path::new(DENIED).join("folder")))?;
+    write(&format!("{DENIED}/file"), "")?;
+    for name in ["folder", "file"] {
+        let path = Path::new(DENIED).join(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0)).map_err(told("close", &path))?;
+    }
+    Ok(())
+}
+
+/// Those of the cell alone, read only, and without its first.
+fn processes() -> Built<()> {
+    make_folders(Some(Path::new("proc")))?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    call("mount", "/proc", mount("proc", "proc", "proc", plain, Some(c"hidepid=invisible")))?;
+    for name in MASKED {
+        let path = Path::new("proc").join(name);
+        if let Ok(found) = fs::symlink_metadata(&path) {
+            mask(&path, found.is_dir())?;
+        }
+    }
+    let opened =
+        open_tree(CWD, "proc", OpenTreeFlags::OPEN_TREE_CLOEXEC).map_err(|e| told("open", "/proc")(e.into()))?;
+    sys::set_mount(opened.as_fd(), READ_ONLY, None, false).map_err(told("protect", "/proc"))
+}
+
+fn mask(at: &Path, is_folder: bool) -> Built<()> {
+    let name = Path::new(DENIED).join(if is_folder { "folder" } else { "file" });
+    let cloned = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = call("copy", &name, open_tree(CWD, &name, cloned))?;
+    sys::set_mount(tree.as_fd(), READ_ONLY | HARMLESS, None, false).map_err(told("protect", &name))?;
+    put(tree.as_fd(), at)
+}
+
+/// What is different for each cell.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub grants: &'a [Grant],
+    /// One for each grant, if they were taken by somebody with more rights than ours.
+    pub trees: Option<Vec<OwnedFd>>,
+    pub deny: &'a [PathBuf],
+    pub scratch_bytes: u64,
+    pub network: &'a Network,
+}
+
+/// Adds it, and leaves the machine's tree behind.
+pub(crate) fn finish(plan: Plan<'_>) -> Built<()> {
+    scratch(plan.scratch_bytes)?;
+    names(plan.network)?;
+    let trees = match plan.trees {
+        Some(trees) => trees,
+        None => {
+            let taken = plan.grants.iter().map(|grant| tree(&grant.path).map_err(told("show", &grant.path)));
+            taken.collect::<Built<Vec<_>>>()?
+        }
+    };
+    for (grant, tree) in plan.grants.iter().zip(&trees) {
+        let allowed = match grant.access {
+            Access::Read => READ_ONLY | HARMLESS,
+            Access::Write | Access::Pinned => HARMLESS,
+        };
+        sys::set_mount(tree.as_fd(), allowed, None, true).map_err(told("protect", &grant.path))?;
+        let at = within(&grant.path);
+        make_place(at, is_folder(tree))?;
+        put(tree.as_fd(), at)?;
+    }
+    for path in plan.deny {
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match openat2(CWD, within(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Ok(found) => mask(within(path), is_folder(&found))?,
+            // Where we cannot come, the program cannot either: it is nobody else.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
+            Err(e) => return Err(told("deny", path)(e.into())),
+        }
+    }
+    close()
+}
+
+fn is_folder(found: &OwnedFd) -> bool {
+    rustix::fs::fstat(found).is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode).is_dir())
+}
+
+/// The path as it is seen from the new root, in which we stand.
+fn within(path: &Path) -> &Path {
+    let inner = path.strip_prefix("/").unwrap_or(path);
+    if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
+}
+
+fn scratch(bytes: u64) -> Built<()> {
+    make_folders(Some(Path::new(SCRATCH)))?;
+    let options = format!("size={bytes},nr_inodes=64k,mode=755");
+    let options = std::ffi::CString::new(options).map_err(|e| e.to_string())?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV;
+    call("mount", SCRATCH, mount("actum", SCRATCH, "tmpfs", plain, Some(options.as_c_str())))?;
+    for (name, at, mode) in [("tmp", "tmp", 0o1777), ("home", &HOME[1..], 0o700), ("shm", "dev/shm", 0o1777)] {
+        let part = Path::new(SCRATCH).join(name);
+        fs::create_dir(&part).map_err(told("make", &part))?;
+        fs::set_permissions(&part, fs::Permissions::from_mode(mode)).map_err(told("open", &part))?;
+        make_folders(Some(Path::new(at)))?;
+        call("mount", at, rustix::mount::mount_bind(&part, at))?;
+    }
+    call("close", SCRATCH, unmount(SCRATCH, UnmountFlags::DETACH))?;
+    fs::remove_dir(SCRATCH).map_err(told("remove", SCRATCH))
+}
+
+/// Who is called what.
+fn names(network: &Network) -> Built<()> {
+    if *network == Network::Open {
+        // Where the machine asks; often a link into a folder that the cell does not have.
+        for name in ["resolv.conf", "hosts"] {
+            let text = fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
+            write(&format!("etc/{name}"), &text)?;
+        }
+        return Ok(());
+    }
+    write("etc/hosts", "127.0.0.1 localhost actum\n::1 localhost\n")?;
+    write("etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+}
+
+/// Makes the root read only and the only one.
+fn close() -> Built<()> {
+    let opened = open_tree(CWD, ".", OpenTreeFlags::OPEN_TREE_CLOEXEC).map_err(|e| told("open", "/")(e.into()))?;
+    sys::set_mount(opened.as_fd(), READ_ONLY | HARMLESS, None, false).map_err(told("protect", "/"))?;
+    call("enter", "/", rustix::process::pivot_root(".", "."))?;
+    call("leave", "/", unmount(".", UnmountFlags::DETACH))?;
+    std::env::set_current_dir("/").map_err(told("enter", "/"))
+}

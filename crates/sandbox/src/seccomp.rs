@@ -1,0 +1,392 @@
+//! Which system calls a cell does without, as a program for the kernel. Calls through another architecture's door end
+//! the process; the listed ones fail; the making of processes is asked about; everything else goes through.
+
+use std::ffi::c_long;
+
+use libc::sock_filter;
+
+/// How the making of processes is handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forks {
+    /// Fails. Threads can still be made.
+    Refused,
+    /// The filter asks.
+    Asked,
+    /// The number of processes is limited by other means alone.
+    Free,
+}
+
+/// Never needed by a program that minds its own business: reaching into others, changing the machine, leaving.
+const REFUSED: &[c_long] = &[
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    // Namespaces and mounts.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    OPEN_TREE_ATTR,
+    // A second door to most other calls.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    // The kernel itself.
+    libc::SYS_bpf,
+    libc::SYS_add_key,
+    libc::SYS_keyctl,
+    libc::SYS_request_key,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_acct,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    libc::SYS_nfsservctl,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    // Which processors it runs on is part of its limits.
+    libc::SYS_sched_setaffinity,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    libc::SYS_mbind,
+    libc::SYS_set_mempolicy,
+    // Memory that nobody can look into, not even to count it.
+    libc::SYS_memfd_secret,
+];
+
+/// Newer than the table of the library.
+const OPEN_TREE_ATTR: c_long = 467;
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[c_long] = &[
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_modify_ldt,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
+    libc::SYS_sysfs,
+    libc::SYS__sysctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[c_long] = &[];
+
+/// Libraries fall back to older calls, whose arguments the filter can see.
+const ABSENT: &[c_long] = &[libc::SYS_clone3, libc::SYS_openat2];
+
+/// A file that runs as its owner or group wherever it is started, also outside.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// Calls that set permissions, and in which argument.
+const MODES: &[(c_long, usize)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+];
+
+/// Calls that may make a file: where their flags and where the permissions are.
+const OPENS: &[(c_long, usize, usize)] = &[
+    (libc::SYS_openat, 2, 3),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1, 2),
+];
+
+const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP) as u32;
+
+/// Kinds of sockets that stay within the cell's own network. Others reach past it, or into the kernel.
+const FAMILIES: &[u32] = &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32];
+
+/// What may be typed into a terminal on somebody else's behalf.
+const TERMINAL: &[u32] = &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xC000_00B7;
+
+/// Calls with this bit are those of another convention, which no list here knows.
+#[cfg(target_arch = "x86_64")]
+const OTHER_CONVENTION: u32 = 0x4000_0000;
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
+
+const fn fail(error: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | error as u32
+}
+
+/// Where the kernel shows the call to the filter.
+const AT_CALL: u32 = 0;
+const AT_ARCHITECTURE: u32 = 4;
+
+/// The lower half of an argument. The calls looked at here take no more than that, and ignore the rest.
+const fn at_argument(index: usize) -> u32 {
+    16 + 8 * index as u32
+}
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const IS_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const HAS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+
+#[derive(Default)]
+struct Program(Vec<sock_filter>);
+
+impl Program {
+    fn push(&mut self, code: u16, k: u32) {
+        self.0.push(sock_filter { code, jt: 0, jf: 0, k });
+    }
+
+    /// Does the steps if the loaded number passes the test, else goes on after them.
+    fn when(&mut self, test: u16, k: u32, steps: impl FnOnce(&mut Self)) {
+        let at = self.0.len();
+        self.push(test, k);
+        steps(self);
+        let skipped = self.0.len() - at - 1;
+        self.0[at].jf = u8::try_from(skipped).unwrap_or(u8::MAX);
+    }
+
+    fn ends(&mut self, verdict: u32) {
+        self.push(RETURN, verdict);
+    }
+
+    fn on(&mut self, call: c_long, steps: impl FnOnce(&mut Self)) {
+        self.when(IS, call as u32, steps);
+    }
+
+    fn load_argument(&mut self, index: usize) {
+        self.push(LOAD, at_argument(index));
+    }
+}
+
+/// The filter.
+pub(crate) fn program(forks: Forks) -> Vec<sock_filter> {
+    let mut p = Program::default();
+    p.push(LOAD, AT_ARCHITECTURE);
+    let at = p.0.len();
+    p.push(IS, ARCHITECTURE);
+    p.ends(KILL);
+    p.0[at].jt = 1;
+    p.push(LOAD, AT_CALL);
+    #[cfg(target_arch = "x86_64")]
+    p.when(IS_AT_LEAST, OTHER_CONVENTION, |p| p.ends(KILL));
+    for call in REFUSED.iter().chain(REFUSED_HERE) {
+        p.on(*call, |p| p.ends(fail(libc::EPERM)));
+    }
+    for call in ABSENT {
+        p.on(*call, |p| p.ends(fail(libc::ENOSYS)));
+    }
+    for (call, argument) in MODES {
+        p.on(*call, |p| {
+            p.load_argument(*argument);
+            p.when(HAS, SET_ID, |p| p.ends(fail(libc::EPERM)));
+            p.ends(ALLOW);
+        });
+    }
+    for (call, flags, mode) in OPENS {
+        p.on(*call, |p| {
+            p.load_argument(*flags);
+            p.when(HAS, (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32, |p| {
+                p.load_argument(*mode);
+                p.when(HAS, SET_ID, |p| p.ends(fail(libc::EPERM)));
+            });
+            p.ends(ALLOW);
+        });
+    }
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        p.on(call, |p| {
+            p.load_argument(0);
+            for family in FAMILIES {
+                p.when(IS, *family, |p| p.ends(ALLOW));
+            }
+            p.ends(fail(libc::EAFNOSUPPORT));
+        });
+    }
+    p.on(libc::SYS_ioctl, |p| {
+        p.load_argument(1);
+        for request in TERMINAL {
+            p.when(IS, *request, |p| p.ends(fail(libc::EPERM)));
+        }
+        p.ends(ALLOW);
+    });
+    p.on(libc::SYS_personality, |p| {
+        p.load_argument(0);
+        p.when(IS, 0, |p| p.ends(ALLOW));
+        p.when(IS, u32::MAX, |p| p.ends(ALLOW));
+        p.ends(fail(libc::EPERM));
+    });
+    let forking = match forks {
+        Forks::Refused => fail(libc::EPERM),
+        Forks::Asked => ASK,
+        Forks::Free => ALLOW,
+    };
+    p.on(libc::SYS_clone, |p| {
+        p.load_argument(0);
+        p.when(HAS, NEW_NAMESPACES, |p| p.ends(fail(libc::EPERM)));
+        p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(ALLOW));
+        p.ends(forking);
+    });
+    #[cfg(target_arch = "x86_64")]
+    for call in [libc::SYS_fork, libc::SYS_vfork] {
+        p.on(call, |p| p.ends(forking));
+    }
+    p.ends(ALLOW);
+    p.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would say, by a reading of the program of our own.
+    fn verdict(program: &[sock_filter], architecture: u32, call: u32, arguments: [u64; 6]) -> u32 {
+        let mut loaded = 0;
+        let mut at = 0;
+        loop {
+            let step = &program[at];
+            at += 1;
+            let test = |passed: bool| usize::from(if passed { step.jt } else { step.jf });
+            match step.code {
+                LOAD => {
+                    loaded = match step.k {
+                        AT_CALL => call,
+                        AT_ARCHITECTURE => architecture,
+                        k => arguments[(k as usize - 16) / 8] as u32,
+                    }
+                }
+                RETURN => return step.k,
+                IS => at += test(loaded == step.k),
+                IS_AT_LEAST => at += test(loaded >= step.k),
+                HAS => at += test(loaded & step.k != 0),
+                other => panic!("{other}"),
+            }
+        }
+    }
+
+    fn asked(forks: Forks, call: c_long, arguments: [u64; 6]) -> u32 {
+        verdict(&program(forks), ARCHITECTURE, call as u32, arguments)
+    }
+
+    #[test]
+    fn no_test_jumps_further_than_it_can() {
+        assert!(program(Forks::Asked).len() < 4096);
+        for step in program(Forks::Asked) {
+            assert!(step.jt < u8::MAX && step.jf < u8::MAX);
+        }
+    }
+
+    #[test]
+    fn listed_calls_fail_and_others_go_through() {
+        for call in REFUSED.iter().chain(REFUSED_HERE) {
+            assert_eq!(asked(Forks::Asked, *call, [0; 6]), fail(libc::EPERM), "{call}");
+        }
+        for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_futex, libc::SYS_getdents64, libc::SYS_memfd_create] {
+            assert_eq!(asked(Forks::Refused, call, [0; 6]), ALLOW, "{call}");
+        }
+        assert_eq!(asked(Forks::Free, libc::SYS_clone3, [0; 6]), fail(libc::ENOSYS));
+    }
+
+    #[test]
+    fn other_doors_end_the_process() {
+        let filter = program(Forks::Asked);
+        assert_eq!(verdict(&filter, 0x4000_0003, libc::SYS_read as u32, [0; 6]), KILL);
+        #[cfg(target_arch = "x86_64")]
+        assert_eq!(verdict(&filter, ARCHITECTURE, 0x4000_0000 | 1, [0; 6]), KILL);
+    }
+
+    #[test]
+    fn arguments_are_looked_at_without_their_upper_half() {
+        let high = 0xdead_beef_0000_0000;
+        let ioctl = |request: u64| asked(Forks::Asked, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]);
+        assert_eq!(ioctl(libc::TIOCSTI), fail(libc::EPERM));
+        assert_eq!(ioctl(high | libc::TIOCSTI), fail(libc::EPERM), "the kernel looks at the lower half only");
+        assert_eq!(ioctl(libc::TCGETS), ALLOW);
+        let family = |family: i32| asked(Forks::Asked, libc::SYS_socket, [family as u64, 0, 0, 0, 0, 0]);
+        assert_eq!(family(libc::AF_INET6), ALLOW);
+        for other in [libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH, 44, 30] {
+            assert_eq!(family(other), fail(libc::EAFNOSUPPORT), "{other}");
+        }
+    }
+
+    #[test]
+    fn no_call_makes_a_file_that_runs_as_its_owner() {
+        for (call, at) in MODES {
+            let with = |mode: u64| {
+                let mut arguments = [0; 6];
+                arguments[*at] = mode;
+                asked(Forks::Asked, *call, arguments)
+            };
+            assert_eq!([with(0o755), with(0o4755), with(0o2755)], [ALLOW, fail(libc::EPERM), fail(libc::EPERM)]);
+        }
+        for (call, flags, mode) in OPENS {
+            let with = |how: i32, bits: u64| {
+                let mut arguments = [0; 6];
+                (arguments[*flags], arguments[*mode]) = (how as u64, bits);
+                asked(Forks::Asked, *call, arguments)
+            };
+            assert_eq!(with(libc::O_CREAT, 0o4755), fail(libc::EPERM));
+            assert_eq!(with(libc::O_TMPFILE | libc::O_WRONLY, 0o2755), fail(libc::EPERM));
+            assert_eq!(with(libc::O_DIRECTORY, 0o4755), ALLOW, "without O_CREAT that argument is anything");
+            assert_eq!(with(libc::O_CREAT, 0o644), ALLOW);
+        }
+    }
+
+    #[test]
+    fn threads_are_free_and_processes_are_as_told() {
+        let thread = (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u64;
+        for (forks, verdict) in [(Forks::Refused, fail(libc::EPERM)), (Forks::Asked, ASK), (Forks::Free, ALLOW)] {
+            assert_eq!(asked(forks, libc::SYS_clone, [thread, 0, 0, 0, 0, 0]), ALLOW);
+            assert_eq!(asked(forks, libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]), verdict);
+            let own_users = (libc::CLONE_NEWUSER | libc::SIGCHLD) as u64;
+            assert_eq!(asked(forks, libc::SYS_clone, [own_users, 0, 0, 0, 0, 0]), fail(libc::EPERM));
+            #[cfg(target_arch = "x86_64")]
+            assert_eq!(asked(forks, libc::SYS_vfork, [0; 6]), verdict);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A cell before it is known for whom: a first process in namespaces of its own, which waits to be told. Made by the
+//! helper, which has a single thread and little memory to copy.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use crate::cell::{Cell, Kept, Wall};
+use crate::cgroup::{Group, Groups, Kind};
+use crate::init::{self, USER};
+use crate::sys::{self, Side};
+use crate::{root, wall};
+
+/// Users whom no system gives to anybody; cells of root's run as them.
+const FIRST_USER: u32 = 0x3000_0000;
+const USERS: u32 = 0x1000_0000;
+
+/// Users that one helper takes turns with.
+const TURNS: u32 = 64;
+
+/// Where slots come from.
+#[derive(Debug)]
+pub(crate) struct Nursery {
+    groups: Groups,
+    made: u32,
+    first_user: Option<u32>,
+    /// Views of the disk in which what belongs to one owner belongs to the cell, by cell's user and owner.
+    views: BTreeMap<(u32, u32, u32), OwnedFd>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub first: Pid,
+    pub handle: OwnedFd,
+    pub orders: UnixStream,
+    pub group: Option<Group>,
+    /// Its place in the order, and the user outside if that is not our own.
+    pub turn: u32,
+    pub user: Option<u32>,
+}
+
+impl Nursery {
+    pub(crate) fn new() -> Self {
+        let groups = Groups::find();
+        groups.sweep();
+        let is_root = rustix::process::geteuid().is_root();
+        let own = std::process::id().wrapping_mul(TURNS) % (USERS - TURNS);
+        Self { groups, made: 0, first_user: is_root.then_some(FIRST_USER + own), views: BTreeMap::new() }
+    }
+
+    /// `isolated`: with a network of its own.
+    pub(crate) fn make(&mut self, isolated: bool) -> io::Result<Slot> {
+        let turn = self.made;
+        self.made = self.made.wrapping_add(1);
+        let user = self.first_user.map(|first| first + turn % TURNS);
+        let group = match self.groups.has(Kind::Memory).is_some() || self.groups.has(Kind::Cores).is_some() {
+            true => Some(self.groups.make(&format!("{}-{turn}", std::process::id()))?),
+            false => None,
+        };
+        let (orders, theirs) = UnixStream::pair()?;
+        let network = if isolated { sys::OWN_NETWORK } else { 0 };
+        match sys::fork_unchecked(sys::OWN_NAMESPACES | network)? {
+            Side::Child => {
+                drop(orders);
+                init::run(&alone(theirs))
+            }
+            Side::Parent { child, handle } => {
+                drop(theirs);
+                let slot = Slot { first: child, handle, orders, group, turn, user };
+                let settled = slot.settle();
+                // Without it the process waits no longer, and ends.
+                (&mut &slot.orders).write_all(&[u8::from(settled.is_ok())])?;
+                settled.map(|()| slot)
+            }
+        }
+    }
+
+    /// What control groups do for a cell here.
+    pub(crate) fn kept(&self) -> Vec<Kept> {
+        let memory = self.groups.has(Kind::Memory).map(|version| (Wall::Memory, version));
+        let found =
+            memory.map(|(wall, version)| Kept { wall, by: format!("control group, version {version}"), weaker: false });
+        found.into_iter().collect()
+    }
+
+    /// The trees that a cell was granted, as somebody sees them who is nobody outside. Only root can give these, and only
+    /// for root they are needed.
+    pub(crate) fn trees(
+        &mut self,
+        cell: &Cell,
+        slot: &Slot,
+        kept: &mut Vec<Kept>,
+    ) -> Result<Option<Vec<OwnedFd>>, String> {
+        let Some(user) = slot.user else { return Ok(None) };
+        let mut trees = Vec::new();
+        for grant in &cell.grants {
+            let shown = |e: io::Error| format!("cannot show {}: {e}", grant.path.display());
+            let tree = root::tree(&grant.path).map_err(shown)?;
+            let owner = File::from(tree.try_clone().map_err(shown)?).metadata().map_err(shown)?;
+            let view = self.view(user, owner.uid(), owner.gid()).map_err(shown)?;
+            if let Err(e) = sys::set_mount(tree.as_fd(), 0, Some(view.as_fd()), true) {
+                let by = format!("{}: its file system cannot show files as the cell's own ({e})", grant.path.display());
+                if !cell.weaker.contains(&Wall::Owners) {
+                    return Err(format!("owners: {by}"));
+                }
+                kept.push(Kept { wall: Wall::Owners, by, weaker: true });
+            }
+            trees.push(tree);
+        }
+        Ok(Some(trees))
+    }
+
+    fn view(&mut self, user: u32, owner: u32, group: u32) -> io::Result<&OwnedFd> {
+        use std::collections::btree_map::Entry;
+        match self.views.entry((user, owner, group)) {
+            Entry::Occupied(found) => Ok(found.into_mut()),
+            Entry::Vacant(free) => Ok(free.insert(view(user, owner, group)?)),
+        }
+    }
+}
+
+/// Closes what this process has open of its parent's, but for the one line, which gets a number of its own.
+fn alone(line: UnixStream) -> UnixStream {
+    const LINE: i32 = 3;
+    let Some(line) = sys::keep_as(line.into(), LINE) else { sys::exit(1) };
+    sys::close_from(LINE as u32 + 1);
+    UnixStream::from(line)
+}
+
+impl Slot {
+    /// Says who the first process is, and puts it in its group.
+    fn settle(&self) -> io::Result<()> {
+        let folder = format!("/proc/{}", self.first.as_raw_nonzero());
+        let write = |name: &str, text: String| fs::write(Path::new(&folder).join(name), text);
+        match self.user {
+            Some(user) => {
+                write("uid_map", format!("{USER} {user} 1"))?;
+                write("gid_map", format!("{USER} {user} 1"))?;
+            }
+            None => {
+                let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                write("setgroups", "deny".to_owned())?;
+                write("uid_map", format!("{USER} {user} 1"))?;
+                write("gid_map", format!("{USER} {group} 1"))?;
+            }
+        }
+        self.group.as_ref().map_or(Ok(()), |group| group.join(self.first))
+    }
+
+    pub(crate) fn limit(&self, cell: &Cell) -> io::Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        group.limit_memory(cell.limits.memory_bytes)?;
+        group.limit_processes(wall::tasks_max(cell) + 1)?;
+        group.limit_cores(cell.limits.cores)
+    }
+
+    pub(crate) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);
+    }
+}
+
+/// A namespace in which `owner` on the disk is `user`, and everybody else is who he is. It lives as long as it is held.
+fn view(user: u32, owner: u32, group: u32) -> io::Result<OwnedFd> {
+    let (line, theirs) = UnixStream::pair()?;
+    match sys::fork_unchecked(sys::OWN_USERS)? {
+        Side::Child => {
+            drop(line);
+            let mut end = [0];
+            let _ = io::Read::read(&mut &theirs, &mut end);
+            sys::exit(0)
+        }
+        Side::Parent { child, .. } => {
+            drop(theirs);
+            let folder = format!("/proc/{}", child.as_raw_nonzero());
+            let made = fs::write(format!("{folder}/uid_map"), exchange(owner, user))
+                .and_then(|()| fs::write(format!("{folder}/gid_map"), exchange(group, user)))
+                .and_then(|()| File::open(format!("{folder}/ns/user")));
+            drop(line);
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+            made.map(OwnedFd::from)
+        }
+    }
+}
+
+/// A map of all ids to themselves but `from`, which becomes `to`.
+fn exchange(from: u32, to: u32) -> String {
+    let mut lines = vec![format!("{from} {to} 1")];
+    let mut same = |first: u32, end: u32| {
+        if end > first {
+            lines.push(format!("{first} {first} {}", end - first));
+        }
+    };
+    let (low, high) = (from.min(to), from.max(to));
+    same(0, low);
+    same(low + 1, high);
+    same(high + 1, u32::MAX - 1);
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_leave_everybody_else_who_he_is() {
+        assert_eq!(exchange(0, 1000), "0 1000 1\n1 1 999\n1001 1001 4294966293");
+        assert_eq!(exchange(7, 9), "7 9 1\n0 0 7\n8 8 1\n10 10 4294967284");
+    }
+}

@@ -1,0 +1,292 @@
+//! The helper that makes cells, and the handle on it. It is a process of its own, because copying a process costs as much
+//! as it has memory, and only one with a single thread can be copied: neither is true of who uses cells.
+//!
+//! Nothing outlives the handle: when it is dropped, or its owner is killed, the helper ends every cell and itself.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, WaitOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::cell::{Cell, Ended, Network, Report, Used};
+use crate::channel;
+use crate::init::{Enter, Said};
+use crate::slot::{Nursery, Slot};
+use crate::sys::{self, Side};
+
+/// The first argument of the helper; no command of the user's can be called so.
+const MARK: &str = "--actum-spawner";
+
+/// What is asked of the helper. Beside it: the line on which to report, and input, output and errors of the program.
+#[derive(Debug, Serialize, Deserialize)]
+struct Start {
+    cell: Cell,
+}
+
+/// A helper, and the line to it.
+#[derive(Debug)]
+pub struct Spawner {
+    requests: Mutex<Option<UnixStream>>,
+    process: Process,
+}
+
+#[derive(Debug)]
+enum Process {
+    Started(Mutex<Child>),
+    SplitOff(Pid),
+}
+
+/// Input, output and errors of a program.
+#[derive(Debug)]
+pub struct Files {
+    pub input: OwnedFd,
+    pub output: OwnedFd,
+    pub errors: OwnedFd,
+}
+
+impl Spawner {
+    /// Starts a helper that keeps `ready` cells prepared.
+    pub fn start(ready: usize) -> io::Result<Self> {
+        let (requests, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(MARK).arg(ready.to_string()).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let child = command.stderr(Stdio::null()).current_dir("/").spawn()?;
+        Ok(Self { requests: Mutex::new(Some(requests)), process: Process::Started(Mutex::new(child)) })
+    }
+
+    /// Makes a helper out of this very process, which must have a single thread yet. Cheaper where one cell is all that
+    /// is wanted.
+    pub fn split_off() -> io::Result<Self> {
+        let (requests, theirs) = UnixStream::pair()?;
+        match sys::fork(0)? {
+            Side::Child => serve(theirs, 0),
+            Side::Parent { child, .. } => {
+                Ok(Self { requests: Mutex::new(Some(requests)), process: Process::SplitOff(child) })
+            }
+        }
+    }
+
+    /// Starts a program in a cell.
+    pub fn run(&self, cell: Cell, files: &Files) -> io::Result<Running> {
+        let (line, theirs) = UnixStream::pair()?;
+        let passed = [theirs.as_fd(), files.input.as_fd(), files.output.as_fd(), files.errors.as_fd()];
+        let requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;
+        let requests = requests.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        channel::send(requests, &Start { cell }, &passed)?;
+        Ok(Running { line, handle: None })
+    }
+}
+
+impl Drop for Spawner {
+    /// Waits until everything is gone.
+    fn drop(&mut self) {
+        if let Ok(mut requests) = self.requests.lock() {
+            requests.take();
+        }
+        match &self.process {
+            Process::Started(child) => {
+                if let Ok(mut child) = child.lock() {
+                    let _ = child.wait();
+                }
+            }
+            Process::SplitOff(pid) => {
+                let _ = rustix::process::waitpid(Some(*pid), WaitOptions::empty());
+            }
+        }
+    }
+}
+
+/// A program in a cell. When this is dropped, the program is ended.
+#[derive(Debug)]
+pub struct Running {
+    line: UnixStream,
+    handle: Option<OwnedFd>,
+}
+
+/// What comes from a cell while it lives.
+#[derive(Debug)]
+pub enum News {
+    /// The program's way out, to be served by us: names, then the proxy, then the ports in their order.
+    Listening(Vec<OwnedFd>),
+    Ended(Report),
+}
+
+impl Running {
+    /// The next thing it has to say. An error means that the cell was ended by somebody else.
+    pub fn next(&mut self) -> io::Result<News> {
+        loop {
+            let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
+            };
+            match said {
+                Said::Started => self.handle = files.into_iter().next(),
+                Said::Listening => return Ok(News::Listening(files)),
+                Said::Ended(report) => return Ok(News::Ended(report)),
+            }
+        }
+    }
+
+    /// Becomes readable when there is something to say.
+    pub fn line(&self) -> &UnixStream {
+        &self.line
+    }
+
+    /// Asks the program to end; it has the time of its grace for that.
+    pub fn cancel(&self) {
+        let _ = self.line.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Ends it at once, whatever it does.
+    pub fn kill(&self) {
+        if let Some(handle) = &self.handle {
+            let _ = rustix::process::pidfd_send_signal(handle, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// If this process was started as the helper, does its work and never comes back.
+pub(crate) fn entry(arguments: &[OsString]) {
+    if let [_, mark, ready] = arguments {
+        if mark == MARK {
+            let ready = ready.to_str().and_then(|text| text.parse().ok()).unwrap_or(0);
+            let Ok(requests) = io::stdin().as_fd().try_clone_to_owned() else { sys::exit(1) };
+            serve(UnixStream::from(requests), ready);
+        }
+    }
+}
+
+/// The helper's life.
+fn serve(requests: UnixStream, ready: usize) -> ! {
+    const LINE: i32 = 3;
+    let Some(requests) = sys::keep_as(requests.into(), LINE) else { sys::exit(1) };
+    sys::close_from(LINE as u32 + 1);
+    let nothing = std::fs::File::options().read(true).write(true).open("/dev/null");
+    if let Ok(nothing) = nothing {
+        // Whoever reads what we were started with shall not wait for us.
+        let _ = rustix::stdio::dup2_stdin(&nothing);
+        let _ = rustix::stdio::dup2_stdout(&nothing);
+        let _ = rustix::stdio::dup2_stderr(&nothing);
+    }
+    let Ok(deaths) = sys::signal_file(&[libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) else {
+        sys::exit(1)
+    };
+    let mut helper = Helper { nursery: Nursery::new(), ready: Vec::new(), living: BTreeMap::new(), failed: None };
+    helper.serve(&UnixStream::from(requests), &deaths, ready);
+    helper.end(&deaths);
+    sys::exit(0)
+}
+
+struct Helper {
+    nursery: Nursery,
+    ready: Vec<Slot>,
+    /// Slots in use, or spent and not yet gone.
+    living: BTreeMap<i32, Slot>,
+    /// Why no slot could be made ahead of time. It is tried again only when one is asked for.
+    failed: Option<String>,
+}
+
+impl Helper {
+    /// Until the other end of the line is gone.
+    fn serve(&mut self, requests: &UnixStream, deaths: &OwnedFd, ready: usize) {
+        loop {
+            let wanting = self.ready.len() < ready && self.failed.is_none();
+            let mut files = [PollFd::new(requests, PollFlags::IN), PollFd::new(deaths, PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let happened = poll(&mut files, wanting.then_some(&now));
+            let (asked, died) = (files[0].revents(), files[1].revents());
+            if happened == Ok(0) {
+                match self.nursery.make(true) {
+                    Ok(slot) => self.ready.push(slot),
+                    Err(e) => self.failed = Some(e.to_string()),
+                }
+                continue;
+            }
+            if !died.is_empty() {
+                self.bury(deaths);
+            }
+            if !asked.is_empty() {
+                match channel::receive::<Start>(requests) {
+                    Ok(Some((start, files))) => self.start(start.cell, files),
+                    _ => return,
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, cell: Cell, files: Vec<OwnedFd>) {
+        let mut files = files.into_iter();
+        let Some(line) = files.next().map(UnixStream::from) else { return };
+        let mut kept = self.nursery.kept();
+        if let Err(why) = self.dispatch(cell, &line, files.collect(), &mut kept) {
+            let report = Report { ended: Ended::NotBuilt(why), used: Used::default(), kept };
+            let _ = channel::send(&line, &Said::Ended(report), &[]);
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        cell: Cell,
+        line: &UnixStream,
+        standard: Vec<OwnedFd>,
+        kept: &mut Vec<crate::cell::Kept>,
+    ) -> Result<(), String> {
+        let isolated = cell.network != Network::Open;
+        let slot = match self.ready.pop().filter(|_| isolated) {
+            Some(slot) => slot,
+            None => self.nursery.make(isolated).map_err(|e| unavailable(&e))?,
+        };
+        let slot = self.living.entry(slot.first.as_raw_nonzero().get()).or_insert(slot);
+        let done = (|| {
+            slot.limit(&cell).map_err(|e| format!("cannot limit the cell: {e}"))?;
+            let trees = self.nursery.trees(&cell, slot, kept)?;
+            let counters = slot.group.as_ref().map(|group| group.counters()).unwrap_or_default();
+            let lost = |e: io::Error| format!("cannot reach the cell: {e}");
+            channel::send(line, &Said::Started, &[slot.handle.as_fd()]).map_err(lost)?;
+            let enter =
+                Enter { cell, counters: counters.len(), trees: trees.is_some(), kept: kept.clone(), turn: slot.turn };
+            let trees = trees.unwrap_or_default();
+            let passed = [line.as_fd()].into_iter().chain(channel::borrow(&standard));
+            let passed: Vec<_> = passed.chain(channel::borrow(&counters)).chain(channel::borrow(&trees)).collect();
+            channel::send(&slot.orders, &enter, &passed).map_err(lost)
+        })();
+        if done.is_err() {
+            slot.kill();
+        }
+        done
+    }
+
+    fn bury(&mut self, deaths: &OwnedFd) {
+        let mut taken = [0_u8; 1024];
+        while rustix::io::read(deaths, &mut taken).is_ok_and(|n| n > 0) {}
+        while let Ok(Some((pid, _))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let pid = pid.as_raw_nonzero().get();
+            let ready = self.ready.iter().position(|slot| slot.first.as_raw_nonzero().get() == pid);
+            let gone = ready.map(|at| self.ready.remove(at)).or_else(|| self.living.remove(&pid));
+            if let Some(group) = gone.and_then(|slot| slot.group) {
+                let _ = group.remove();
+            }
+        }
+    }
+
+    /// Ends every cell and waits for them.
+    fn end(&mut self, deaths: &OwnedFd) {
+        self.ready.iter().chain(self.living.values()).for_each(Slot::kill);
+        while !(self.ready.is_empty() && self.living.is_empty()) {
+            let mut files = [PollFd::new(deaths, PollFlags::IN)];
+            let _ = poll(&mut files, Some(&rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 }));
+            self.bury(deaths);
+        }
+    }
+}
+
+/// Why there can be no cells here, and what to do about it.
+fn unavailable(e: &io::Error) -> String {
+    format!("cannot make namespaces of its own: {e}")
+}

@@ -1,0 +1,205 @@
+//! The last walls, put up by the program's own process before it becomes the program: rights given up, files it may touch,
+//! amounts it may use, calls it may make. From here on nothing can be taken back.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset, RulesetAttr as _,
+    RulesetCreatedAttr as _, RulesetStatus, Scope,
+};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet};
+
+use crate::cell::{Access, Cell, Identity};
+use crate::root::HOME;
+use crate::seccomp::{self, Forks};
+use crate::sys;
+
+/// The newest version of Landlock that the rules below were thought through for.
+const LANDLOCK: ABI = ABI::V6;
+
+/// Threads over all processes of a cell, beside one for each process it may have.
+pub(crate) const THREADS_MAX: u32 = 512;
+const OPEN_FILES_MAX: u64 = 4096;
+const LOCKED_BYTES_MAX: u64 = 64 << 10;
+const QUEUE_BYTES_MAX: u64 = 1 << 20;
+const SIGNALS_MAX: u64 = 4096;
+
+/// What is done where the system cannot count a cell's memory: a ceiling for each process that stops what grows faster
+/// than it can be counted.
+fn ceiling_bytes(limit: u64) -> u64 {
+    limit.saturating_mul(4).saturating_add(1 << 30)
+}
+
+pub(crate) fn tasks_max(cell: &Cell) -> u32 {
+    cell.limits.children + 1 + THREADS_MAX
+}
+
+/// Amounts. Lowered for good: to raise one again takes rights over the whole machine.
+pub(crate) fn limit(cell: &Cell, counts_memory: bool) -> io::Result<()> {
+    let set = |resource, most: u64| {
+        let most = rustix::process::getrlimit(resource).maximum.map_or(most, |already| already.min(most));
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+    };
+    // Counted within the cell's own users, so exact for it alone. One more for the first process.
+    set(Resource::Nproc, u64::from(tasks_max(cell)) + 1)?;
+    set(Resource::Core, 0)?;
+    set(Resource::Memlock, LOCKED_BYTES_MAX)?;
+    set(Resource::Msgqueue, QUEUE_BYTES_MAX)?;
+    set(Resource::Sigpending, SIGNALS_MAX)?;
+    set(Resource::Rtprio, 0)?;
+    set(Resource::Nice, 0)?;
+    set(Resource::Fsize, cell.limits.disk_bytes)?;
+    let files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(OPEN_FILES_MAX);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(files.min(1024)), maximum: Some(files) })?;
+    if !counts_memory {
+        set(Resource::Data, ceiling_bytes(cell.limits.memory_bytes))?;
+    }
+    Ok(())
+}
+
+/// Some of the processors we may run on, a few places further for each cell, so that they do not all wait for the first.
+pub(crate) fn stay_on(cores: u32, turn: u32) -> io::Result<usize> {
+    let own = rustix::thread::sched_getaffinity(None)?;
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
+    if cores as usize >= all.len() {
+        return Ok(all.len());
+    }
+    let mut set = CpuSet::new();
+    for step in 0..cores as usize {
+        set.set(all[(turn as usize * cores as usize + step) % all.len()]);
+    }
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(cores as usize)
+}
+
+/// Gives up all rights but the ones named, for this process and whatever it becomes.
+pub(crate) fn give_up(but: CapabilitySet) -> io::Result<()> {
+    for number in 0..64 {
+        let Some(one) = CapabilitySet::from_bits(1 << number) else { break };
+        if !but.contains(one) {
+            match rustix::thread::remove_capability_from_bounding_set(one) {
+                // Newer than this kernel, and so are all that follow.
+                Err(Errno::INVAL) => break,
+                other => other?,
+            }
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let sets = CapabilitySets { effective: but, permitted: but, inheritable: CapabilitySet::empty() };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// Which files may be touched and how, said once more to a part of the kernel that knows nothing of mounts. True if it
+/// enforces all of it.
+pub(crate) fn fence(cell: &Cell) -> Result<bool, String> {
+    let all = AccessFs::from_all(LANDLOCK);
+    let read = AccessFs::from_read(LANDLOCK);
+    let devices = read | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = vec![
+        ("/".into(), AccessFs::ReadDir.into()),
+        ("/usr".into(), read),
+        ("/etc".into(), AccessFs::ReadFile | AccessFs::ReadDir),
+        ("/proc".into(), AccessFs::ReadFile | AccessFs::ReadDir),
+        ("/dev".into(), devices),
+        ("/dev/shm".into(), all),
+        ("/tmp".into(), all),
+        (HOME.into(), all),
+    ];
+    rules.extend(
+        ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu", "/run"].map(|p| (p.into(), read)),
+    );
+    rules.extend(cell.grants.iter().map(|grant| match grant.access {
+        Access::Read => (grant.path.clone(), read),
+        Access::Write | Access::Pinned => (grant.path.clone(), all),
+    }));
+    let explain = |e: landlock::RulesetError| e.to_string();
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(all)
+        .and_then(|r| r.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .map_err(explain)?;
+    for (path, access) in rules {
+        let Ok(opened) = PathFd::new(&path) else { continue };
+        let is_folder = path.is_dir();
+        let access = if is_folder { access } else { access & AccessFs::from_file(LANDLOCK) };
+        ruleset = ruleset.add_rule(PathBeneath::new(opened, access)).map_err(explain)?;
+    }
+    let enforced = ruleset.restrict_self().map_err(explain)?;
+    Ok(enforced.ruleset == RulesetStatus::FullyEnforced)
+}
+
+/// The calls. With a file on which it is asked about new processes, if it is.
+pub(crate) fn filter(cell: &Cell, asked: bool) -> io::Result<Option<OwnedFd>> {
+    let forks = match (cell.limits.fork, asked) {
+        (false, _) => Forks::Refused,
+        (true, true) => Forks::Asked,
+        (true, false) => Forks::Free,
+    };
+    sys::filter(&seccomp::program(forks), forks == Forks::Asked)
+}
+
+/// Finds the program and becomes it. Comes back only if that failed.
+pub(crate) fn become_program(cell: &Cell) -> io::Error {
+    let text = |part: &OsStr| CString::new(part.as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let prepared = || -> io::Result<_> {
+        let arguments = cell.program.iter().map(|a| text(a)).collect::<io::Result<Vec<_>>>()?;
+        let pair = |(name, value): &(std::ffi::OsString, std::ffi::OsString)| {
+            let mut whole = name.clone();
+            whole.push("=");
+            whole.push(value);
+            text(&whole)
+        };
+        let environment = cell.environment.iter().map(pair).collect::<io::Result<Vec<_>>>()?;
+        Ok((arguments, environment, find(cell)?))
+    };
+    let (arguments, environment, path) = match prepared() {
+        Ok(prepared) => prepared,
+        Err(e) => return e,
+    };
+    let arguments: Vec<_> = arguments.iter().map(CString::as_c_str).collect();
+    let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
+    let Ok(path) = text(path.as_os_str()) else { return io::ErrorKind::InvalidInput.into() };
+    let Some(wanted) = cell.pinned else { return sys::execute(CWD, &path, &arguments, &environment) };
+    let opened = match rustix::fs::open(path.as_c_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(opened) => std::fs::File::from(opened),
+        Err(e) => return e.into(),
+    };
+    if opened.metadata().is_ok_and(|found| Identity::of(&found) != wanted) {
+        return io::Error::from_raw_os_error(libc::ESTALE);
+    }
+    let failed = sys::execute(opened.as_fd(), c"", &arguments, &environment);
+    // A script is read once more by its interpreter, by name.
+    if failed.raw_os_error() == Some(libc::ENOENT) {
+        sys::execute(CWD, &path, &arguments, &environment)
+    } else {
+        failed
+    }
+}
+
+/// As a shell looks for it.
+fn find(cell: &Cell) -> io::Result<PathBuf> {
+    let name = cell.program.first().ok_or(io::ErrorKind::InvalidInput)?;
+    if name.as_bytes().contains(&b'/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path = cell.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
+    let mut error = io::Error::from(io::ErrorKind::NotFound);
+    for folder in std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"))) {
+        let candidate = Path::new("/").join(folder).join(name);
+        if candidate.is_file() {
+            match rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK) {
+                Ok(()) => return Ok(candidate),
+                Err(e) => error = e.into(),
+            }
+        }
+    }
+    Err(error)
+}
