@@ -10,6 +10,7 @@ pub mod canon;
 pub mod change;
 pub mod crash;
 pub mod digest;
+pub mod execution;
 pub mod id;
 pub mod limit;
 pub mod metadata;

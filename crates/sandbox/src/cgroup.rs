@@ -6,7 +6,8 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Pid;
+use crate::cell::Limits;
+use crate::wall;
 
 /// How all our groups are called; what follows says whose they are.
 const NAME: &str = "actum-";
@@ -71,6 +72,10 @@ impl Groups {
         Self { places }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     pub(crate) fn has(&self, kind: Kind) -> Option<u8> {
         self.places.iter().find(|place| place.kinds.contains(&kind)).map(|place| place.version)
     }
@@ -127,9 +132,9 @@ fn controllers(folder: &Path) -> Vec<Kind> {
 }
 
 impl Group {
-    pub(crate) fn join(&self, process: Pid) -> io::Result<()> {
+    pub(crate) fn join(&self, process: i32) -> io::Result<()> {
         for (folder, ..) in &self.folders {
-            write(&folder.join("cgroup.procs"), process.as_raw_nonzero().get())?;
+            write(&folder.join("cgroup.procs"), process)?;
         }
         Ok(())
     }
@@ -139,7 +144,13 @@ impl Group {
         found.map(|(folder, _, version)| (folder.as_path(), *version))
     }
 
-    pub(crate) fn limit_memory(&self, bytes: u64) -> io::Result<()> {
+    pub(crate) fn limit(&self, limits: &Limits) -> io::Result<()> {
+        self.limit_memory(limits.memory_bytes)?;
+        self.limit_processes(wall::tasks_max(limits) + 1)?;
+        self.limit_cores(limits.cores)
+    }
+
+    fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         let Some((folder, version)) = self.folder(Kind::Memory) else { return Ok(()) };
         if version == 1 {
             write(&folder.join("memory.limit_in_bytes"), bytes)?;
@@ -153,14 +164,14 @@ impl Group {
         }
     }
 
-    pub(crate) fn limit_processes(&self, tasks: u32) -> io::Result<()> {
+    fn limit_processes(&self, tasks: u32) -> io::Result<()> {
         match self.folder(Kind::Processes) {
             Some((folder, _)) => write(&folder.join("pids.max"), tasks),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn limit_cores(&self, cores: u32) -> io::Result<()> {
+    fn limit_cores(&self, cores: u32) -> io::Result<()> {
         const PERIOD_US: u32 = 100_000;
         match self.folder(Kind::Cores) {
             Some((folder, 1)) => {

@@ -18,14 +18,18 @@ use crate::cell::{Access, Cell, Ended, Kept, Network, Report, Used, Wall};
 use crate::cgroup::Counters;
 use crate::channel;
 use crate::root::{self, Built, Plan};
+use crate::slot::Order;
 use crate::{census, sys, wall};
 
 /// Who the program is in its cell. Never anybody in particular outside.
 pub(crate) const USER: u32 = 1000;
 
 /// How often memory is counted where the system does not do it, and everything else that has no event of its own.
-const COUNT_EVERY: Duration = Duration::from_millis(20);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const COUNT_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// How long it may take a process that was allowed to be made until it can be counted.
+const NOT_YET: Duration = Duration::from_millis(2);
 
 /// How long everything in the cell may take to be gone after it was killed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -41,9 +45,9 @@ pub(crate) struct Enter {
     pub cell: Cell,
     pub counters: usize,
     pub trees: bool,
+    /// It will be put into a control group if it lives long enough.
+    pub grouped_later: bool,
     pub kept: Vec<Kept>,
-    /// Where among the processors this cell begins.
-    pub turn: u32,
 }
 
 /// What it says to whoever waits.
@@ -63,7 +67,7 @@ pub(crate) fn run(orders: &UnixStream) -> ! {
     let mut files = files.into_iter();
     let Some(waiting) = files.next().map(UnixStream::from) else { sys::exit(0) };
     let mut kept = enter.kept.clone();
-    let lived = prepared.and_then(|prepared| Life::begin(prepared, enter, files, &waiting, &mut kept));
+    let lived = prepared.and_then(|prepared| Life::begin(prepared, enter, files, (orders, &waiting), &mut kept));
     let report = match lived {
         Ok((ended, used)) => Report { ended, used, kept },
         Err(why) => Report { ended: Ended::NotBuilt(why), used: Used::default(), kept },
@@ -108,10 +112,12 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
 /// A program under way in the cell.
 struct Life<'a> {
     cell: &'a Cell,
+    orders: &'a UnixStream,
     waiting: &'a UnixStream,
     counters: Counters,
     program: Pid,
     questions: Option<OwnedFd>,
+    held: bool,
     deaths: OwnedFd,
     started: (Instant, SystemTime),
     /// Questions answered with yes whose processes may not be there yet.
@@ -135,7 +141,7 @@ impl<'a> Life<'a> {
         mut prepared: Prepared,
         enter: Enter,
         mut files: impl Iterator<Item = OwnedFd>,
-        waiting: &UnixStream,
+        (orders, waiting): (&UnixStream, &UnixStream),
         kept: &mut Vec<Kept>,
     ) -> Built<(Ended, Used)> {
         let missing = || "the helper did not pass on what the cell needs".to_owned();
@@ -166,10 +172,10 @@ impl<'a> Life<'a> {
         let _ = prepared.priority.write_all(b"1000");
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
-        let program = match sys::fork_unchecked(0).map_err(|e| format!("cannot make a process: {e}"))? {
+        let program = match sys::fork(0).map_err(|e| format!("cannot make a process: {e}"))? {
             sys::Side::Child => {
                 drop(ours);
-                start(cell, [input, output, errors], &theirs, counts_memory, enter.turn)
+                start(cell, [input, output, errors], &theirs, counts_memory)
             }
             sys::Side::Parent { child, .. } => child,
         };
@@ -183,7 +189,7 @@ impl<'a> Life<'a> {
             match said {
                 Before::Walled { landlock, cores } => {
                     questions = passed.into_iter().next();
-                    note_walls(cell, landlock, cores, questions.is_some(), counts_memory, kept);
+                    note_walls(&enter, landlock, cores, questions.is_some(), kept);
                 }
                 Before::NotWalled(why) => return Err(why),
                 Before::NotStarted(error) => status = Some(Ended::NotStarted(error)),
@@ -192,10 +198,12 @@ impl<'a> Life<'a> {
         let writable = cell.grants.iter().filter(|g| g.access != Access::Read).map(|g| g.path.clone()).collect();
         let life = Life {
             cell,
+            orders,
             waiting,
             counters,
             program,
             questions,
+            held: false,
             deaths,
             started,
             granted: Vec::new(),
@@ -261,25 +269,50 @@ impl<'a> Life<'a> {
         let most = if self.counters.are_there() { LOOK_EVERY } else { COUNT_EVERY };
         let patience = until.map_or(most, |until| until.saturating_duration_since(Instant::now()).min(most));
         let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()).max(1) };
-        let mut files = vec![PollFd::new(self.waiting, PollFlags::IN), PollFd::new(&self.deaths, PollFlags::IN)];
-        if let Some(questions) = &self.questions {
+        let mut files = vec![
+            PollFd::new(self.waiting, PollFlags::IN),
+            PollFd::new(&self.deaths, PollFlags::IN),
+            PollFd::new(self.orders, PollFlags::IN),
+        ];
+        if let Some(questions) = self.questions.as_ref().filter(|_| !self.held) {
             files.push(PollFd::new(questions, PollFlags::IN));
         }
         let _ = poll(&mut files, Some(&patience));
         let happened = |at: usize| files.get(at).map_or(PollFlags::empty(), |file| file.revents());
         let wanted = !happened(0).is_empty();
-        let (died, asked) = (!happened(1).is_empty(), happened(2));
+        let (died, ordered, asked) = (!happened(1).is_empty(), happened(2), happened(3));
         if died {
             let mut taken = [0_u8; 1024];
             while rustix::io::read(&self.deaths, &mut taken).is_ok_and(|n| n > 0) {}
         }
         self.bury();
+        if ordered.contains(PollFlags::IN) {
+            self.obey();
+        }
         if asked.contains(PollFlags::IN) {
             self.decide();
         } else if asked.intersects(PollFlags::HUP | PollFlags::ERR) {
             self.questions = None;
         }
         wanted
+    }
+
+    /// What the helper wants while the program is under way.
+    fn obey(&mut self) {
+        match channel::receive::<Order>(self.orders) {
+            Ok(Some((Order::Hold, _))) => {
+                self.held = true;
+                // Whoever was allowed to be made a moment ago has to be there to be found.
+                std::thread::sleep(NOT_YET);
+                let _ = channel::send(self.orders, &(), &[]);
+            }
+            Ok(Some((Order::Grouped, files))) => {
+                self.held = false;
+                self.counters = Counters::new(files);
+            }
+            // The helper is gone, and we go with it.
+            _ => sys::exit(1),
+        }
     }
 
     /// Takes leave of the dead; the program's own end is noted.
@@ -320,8 +353,6 @@ impl<'a> Life<'a> {
         let children = || census::count().saturating_sub(1);
         let most = self.cell.limits.children;
         let mut living = children();
-        // A process that was allowed a moment ago may not be counted yet.
-        const NOT_YET: Duration = Duration::from_millis(2);
         for _ in 0..4 {
             let now = Instant::now();
             self.granted.retain(|at| now.duration_since(*at) < NOT_YET);
@@ -374,29 +405,32 @@ impl<'a> Life<'a> {
 }
 
 /// Which walls stand, and by what.
-fn note_walls(cell: &Cell, landlock: bool, cores: usize, asked: bool, counts_memory: bool, kept: &mut Vec<Kept>) {
+fn note_walls(enter: &Enter, landlock: bool, cores: usize, asked: bool, kept: &mut Vec<Kept>) {
     let mut say = |wall, by: String, weaker| kept.push(Kept { wall, by, weaker });
     say(Wall::Landlock, if landlock { "landlock".into() } else { NO_LANDLOCK.into() }, !landlock);
     say(Wall::Seccomp, "own filter; other architectures end the process".into(), false);
-    if !counts_memory {
-        let by = format!("counted every {} ms, and a ceiling for each process", COUNT_EVERY.as_millis());
+    if enter.counters == 0 {
+        let mut by = format!("counted every {} ms, and a ceiling for each process", COUNT_EVERY.as_millis());
+        if enter.grouped_later {
+            by = format!("{by}; a control group after the first moments");
+        }
         say(Wall::Memory, by, false);
     }
-    let by = match (cell.limits.fork, asked) {
+    let by = match (enter.cell.limits.fork, asked) {
         (false, _) => "no process may be made".to_owned(),
         (true, true) => "each new process is asked for; a limit of the system for threads".to_owned(),
         (true, false) => "a limit of the system for processes and threads together".to_owned(),
     };
     say(Wall::Processes, by, false);
     say(Wall::Cores, format!("bound to {cores} of the processors"), false);
-    say(Wall::Disk, "written bytes are counted every 100 ms, and a ceiling for each file".into(), false);
+    say(Wall::Disk, "written bytes are counted, and there is a ceiling for each file".into(), false);
 }
 
 const NO_LANDLOCK: &str = "this kernel enforces only a part of the rules, or none";
 
 /// The program's process: puts up the last walls and becomes the program.
-fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool, turn: u32) -> ! {
-    match wall_in(cell, files, init, counts_memory, turn) {
+fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool) -> ! {
+    match wall_in(cell, files, init, counts_memory) {
         Ok(()) => {
             let failed = wall::become_program(cell).raw_os_error().unwrap_or(libc::ENOEXEC);
             let _ = channel::send(init, &Before::NotStarted(failed), &[]);
@@ -408,7 +442,7 @@ fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: boo
     sys::exit(127)
 }
 
-fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool, turn: u32) -> Built<()> {
+fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool) -> Built<()> {
     let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
     rustix::process::setsid().map_err(|e| failed("leave the terminal")(e.into()))?;
     let [input, output, errors] = files;
@@ -419,7 +453,7 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: b
     // All others go when the program is there: whatever we have open closes itself then.
     std::env::set_current_dir(&cell.folder).map_err(|e| format!("cannot enter {}: {e}", cell.folder.display()))?;
     wall::limit(cell, counts_memory).map_err(failed("set limits"))?;
-    let cores = wall::stay_on(cell.limits.cores, turn).map_err(failed("choose processors"))?;
+    let cores = wall::stay_on(cell.limits.cores).map_err(failed("choose processors"))?;
     wall::give_up(CapabilitySet::empty()).map_err(failed("give up rights"))?;
     rustix::thread::set_no_new_privs(true).map_err(|e| failed("rule out new rights")(e.into()))?;
     let landlock = wall::fence(cell)?;

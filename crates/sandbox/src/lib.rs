@@ -27,7 +27,7 @@ pub use cell::{Access, Cell, Ended, Grant, Identity, Kept, Limits, Network, Repo
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe};
-pub use spawner::{Files, News, Running, Spawner};
+pub use spawner::{Files, News, Running, Spawner, run_alone};
 
 /// What a program finds where it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,14 +8,16 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
+use serde::{Deserialize, Serialize};
 
-use crate::cell::{Cell, Kept, Wall};
+use crate::cell::{Cell, Kept, Limits, Wall};
 use crate::cgroup::{Group, Groups, Kind};
 use crate::init::{self, USER};
 use crate::sys::{self, Side};
-use crate::{root, wall};
+use crate::{channel, root};
 
 /// Users whom no system gives to anybody; cells of root's run as them.
 const FIRST_USER: u32 = 0x3000_0000;
@@ -23,6 +25,19 @@ const USERS: u32 = 0x1000_0000;
 
 /// Users that one helper takes turns with.
 const TURNS: u32 = 64;
+
+/// How long a cell lives before it joins a control group, if it was made while somebody waited for it. Most tools have
+/// ended by then, and joining takes longer than they do.
+const GROUP_AFTER: Duration = Duration::from_millis(25);
+
+/// What the first process is told once it is under way.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Let no new process be made.
+    Hold,
+    /// Go on; from now on the system counts, in the files beside this, if there are any.
+    Grouped,
+}
 
 /// Where slots come from.
 #[derive(Debug)]
@@ -40,6 +55,9 @@ pub(crate) struct Slot {
     pub handle: OwnedFd,
     pub orders: UnixStream,
     pub group: Option<Group>,
+    /// When it is to be put into one, if it is in none, and with which limits.
+    pub group_at: Option<Instant>,
+    limits: Option<Limits>,
     /// Its place in the order, and the user outside if that is not our own.
     pub turn: u32,
     pub user: Option<u32>,
@@ -54,25 +72,23 @@ impl Nursery {
         Self { groups, made: 0, first_user: is_root.then_some(FIRST_USER + own), views: BTreeMap::new() }
     }
 
-    /// `isolated`: with a network of its own.
-    pub(crate) fn make(&mut self, isolated: bool) -> io::Result<Slot> {
+    /// `isolated`: with a network of its own. `ahead`: nobody waits for it, so it can join its control group at once,
+    /// which may take milliseconds.
+    pub(crate) fn make(&mut self, isolated: bool, ahead: bool) -> io::Result<Slot> {
         let turn = self.made;
         self.made = self.made.wrapping_add(1);
         let user = self.first_user.map(|first| first + turn % TURNS);
-        let group = match self.groups.has(Kind::Memory).is_some() || self.groups.has(Kind::Cores).is_some() {
-            true => Some(self.groups.make(&format!("{}-{turn}", std::process::id()))?),
-            false => None,
-        };
+        let group = if ahead && !self.groups.is_empty() { Some(self.groups.make(&group_name(turn))?) } else { None };
         let (orders, theirs) = UnixStream::pair()?;
         let network = if isolated { sys::OWN_NETWORK } else { 0 };
-        match sys::fork_unchecked(sys::OWN_NAMESPACES | network)? {
+        match sys::fork(sys::OWN_NAMESPACES | network)? {
             Side::Child => {
                 drop(orders);
                 init::run(&alone(theirs))
             }
             Side::Parent { child, handle } => {
                 drop(theirs);
-                let slot = Slot { first: child, handle, orders, group, turn, user };
+                let slot = Slot { first: child, handle, orders, group, group_at: None, limits: None, turn, user };
                 let settled = slot.settle();
                 // Without it the process waits no longer, and ends.
                 (&mut &slot.orders).write_all(&[u8::from(settled.is_ok())])?;
@@ -87,6 +103,38 @@ impl Nursery {
         let found =
             memory.map(|(wall, version)| Kept { wall, by: format!("control group, version {version}"), weaker: false });
         found.into_iter().collect()
+    }
+
+    /// Sets the limits of the group, now or when there is one.
+    pub(crate) fn limit(&self, slot: &mut Slot, cell: &Cell) -> io::Result<()> {
+        match &slot.group {
+            Some(group) => group.limit(&cell.limits),
+            None => {
+                slot.group_at = (!self.groups.is_empty()).then(|| Instant::now() + GROUP_AFTER);
+                slot.limits = Some(cell.limits.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts a cell that is under way into a group. Until then its first process has counted for itself; it makes no
+    /// process while it is told to hold, so that none is forgotten.
+    pub(crate) fn group(&self, slot: &mut Slot) {
+        slot.group_at = None;
+        let (Some(limits), Ok(group)) = (slot.limits.take(), self.groups.make(&group_name(slot.turn))) else { return };
+        let join = || -> io::Result<()> {
+            group.limit(&limits)?;
+            channel::send(&slot.orders, &Order::Hold, &[])?;
+            channel::receive::<()>(&slot.orders)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            processes_below(slot.first.as_raw_nonzero().get()).into_iter().try_for_each(|pid| group.join(pid))?;
+            let counters = group.counters();
+            channel::send(&slot.orders, &Order::Grouped, &channel::borrow(&counters))
+        };
+        if join().is_err() {
+            // It has ended meanwhile, or it goes on counting for itself.
+            let _ = channel::send(&slot.orders, &Order::Grouped, &[]);
+        }
+        slot.group = Some(group);
     }
 
     /// The trees that a cell was granted, as somebody sees them who is nobody outside. Only root can give these, and only
@@ -150,14 +198,7 @@ impl Slot {
                 write("gid_map", format!("{USER} {group} 1"))?;
             }
         }
-        self.group.as_ref().map_or(Ok(()), |group| group.join(self.first))
-    }
-
-    pub(crate) fn limit(&self, cell: &Cell) -> io::Result<()> {
-        let Some(group) = &self.group else { return Ok(()) };
-        group.limit_memory(cell.limits.memory_bytes)?;
-        group.limit_processes(wall::tasks_max(cell) + 1)?;
-        group.limit_cores(cell.limits.cores)
+        self.group.as_ref().map_or(Ok(()), |group| group.join(self.first.as_raw_nonzero().get()))
     }
 
     pub(crate) fn kill(&self) {
@@ -165,10 +206,28 @@ impl Slot {
     }
 }
 
+fn group_name(turn: u32) -> String {
+    format!("{}-{turn}", std::process::id())
+}
+
+/// A process and all that come from it.
+fn processes_below(first: i32) -> Vec<i32> {
+    let mut found = vec![first];
+    let mut at = 0;
+    while let Some(pid) = found.get(at) {
+        at += 1;
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        }
+    }
+    found
+}
+
 /// A namespace in which `owner` on the disk is `user`, and everybody else is who he is. It lives as long as it is held.
 fn view(user: u32, owner: u32, group: u32) -> io::Result<OwnedFd> {
     let (line, theirs) = UnixStream::pair()?;
-    match sys::fork_unchecked(sys::OWN_USERS)? {
+    match sys::fork(sys::OWN_USERS)? {
         Side::Child => {
             drop(line);
             let mut end = [0];

@@ -10,16 +10,17 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, WaitOptions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::WaitOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, Ended, Network, Report, Used};
 use crate::channel;
 use crate::init::{Enter, Said};
 use crate::slot::{Nursery, Slot};
-use crate::sys::{self, Side};
+use crate::sys;
 
 /// The first argument of the helper; no command of the user's can be called so.
 const MARK: &str = "--actum-spawner";
@@ -34,13 +35,7 @@ struct Start {
 #[derive(Debug)]
 pub struct Spawner {
     requests: Mutex<Option<UnixStream>>,
-    process: Process,
-}
-
-#[derive(Debug)]
-enum Process {
-    Started(Mutex<Child>),
-    SplitOff(Pid),
+    process: Mutex<Child>,
 }
 
 /// Input, output and errors of a program.
@@ -58,19 +53,7 @@ impl Spawner {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(MARK).arg(ready.to_string()).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.stderr(Stdio::null()).current_dir("/").spawn()?;
-        Ok(Self { requests: Mutex::new(Some(requests)), process: Process::Started(Mutex::new(child)) })
-    }
-
-    /// Makes a helper out of this very process, which must have a single thread yet. Cheaper where one cell is all that
-    /// is wanted.
-    pub fn split_off() -> io::Result<Self> {
-        let (requests, theirs) = UnixStream::pair()?;
-        match sys::fork(0)? {
-            Side::Child => serve(theirs, 0),
-            Side::Parent { child, .. } => {
-                Ok(Self { requests: Mutex::new(Some(requests)), process: Process::SplitOff(child) })
-            }
-        }
+        Ok(Self { requests: Mutex::new(Some(requests)), process: Mutex::new(child) })
     }
 
     /// Starts a program in a cell.
@@ -80,7 +63,7 @@ impl Spawner {
         let requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;
         let requests = requests.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         channel::send(requests, &Start { cell }, &passed)?;
-        Ok(Running { line, handle: None })
+        Ok(Running { line, handle: None, own: None })
     }
 }
 
@@ -90,17 +73,21 @@ impl Drop for Spawner {
         if let Ok(mut requests) = self.requests.lock() {
             requests.take();
         }
-        match &self.process {
-            Process::Started(child) => {
-                if let Ok(mut child) = child.lock() {
-                    let _ = child.wait();
-                }
-            }
-            Process::SplitOff(pid) => {
-                let _ = rustix::process::waitpid(Some(*pid), WaitOptions::empty());
-            }
+        if let Ok(mut process) = self.process.lock() {
+            let _ = process.wait();
         }
     }
+}
+
+/// Starts a program in a cell without a helper: this very process, which must have a single thread yet, makes the cell.
+/// Cheaper where one cell is all that is wanted.
+pub fn run_alone(cell: Cell, files: Files) -> io::Result<Running> {
+    sys::require_single_thread()?;
+    let (line, theirs) = UnixStream::pair()?;
+    let mut helper = Helper::new();
+    let Files { input, output, errors } = files;
+    helper.start(cell, theirs, vec![input, output, errors]);
+    Ok(Running { line, handle: None, own: Some(helper) })
 }
 
 /// A program in a cell. When this is dropped, the program is ended.
@@ -108,6 +95,7 @@ impl Drop for Spawner {
 pub struct Running {
     line: UnixStream,
     handle: Option<OwnedFd>,
+    own: Option<Helper>,
 }
 
 /// What comes from a cell while it lives.
@@ -122,6 +110,7 @@ impl Running {
     /// The next thing it has to say. An error means that the cell was ended by somebody else.
     pub fn next(&mut self) -> io::Result<News> {
         loop {
+            self.tend()?;
             let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
             };
@@ -133,7 +122,19 @@ impl Running {
         }
     }
 
-    /// Becomes readable when there is something to say.
+    /// Does what the helper would do, until there is something to say.
+    fn tend(&mut self) -> io::Result<()> {
+        while let Some(due) = self.own.as_mut().and_then(Helper::tend) {
+            let mut files = [PollFd::new(&self.line, PollFlags::IN)];
+            if poll(&mut files, Some(&patience(due)))? > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Becomes readable when there is something to say. Whoever waits for that himself calls `next` at least as often as
+    /// `TEND_EVERY`.
     pub fn line(&self) -> &UnixStream {
         &self.line
     }
@@ -149,6 +150,18 @@ impl Running {
             let _ = rustix::process::pidfd_send_signal(handle, rustix::process::Signal::KILL);
         }
     }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(helper) = &mut self.own {
+            helper.end();
+        }
+    }
+}
+
+fn patience(time: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 /// If this process was started as the helper, does its work and never comes back.
@@ -177,54 +190,76 @@ fn serve(requests: UnixStream, ready: usize) -> ! {
     let Ok(deaths) = sys::signal_file(&[libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) else {
         sys::exit(1)
     };
-    let mut helper = Helper { nursery: Nursery::new(), ready: Vec::new(), living: BTreeMap::new(), failed: None };
+    let mut helper = Helper::new();
     helper.serve(&UnixStream::from(requests), &deaths, ready);
-    helper.end(&deaths);
+    helper.end();
     sys::exit(0)
 }
 
+/// Who makes cells and buries them.
+#[derive(Debug)]
 struct Helper {
     nursery: Nursery,
     ready: Vec<Slot>,
     /// Slots in use, or spent and not yet gone.
     living: BTreeMap<i32, Slot>,
-    /// Why no slot could be made ahead of time. It is tried again only when one is asked for.
-    failed: Option<String>,
+    /// Whether no slot could be made ahead of time. It is tried again only when one is asked for.
+    failed: bool,
 }
 
 impl Helper {
+    fn new() -> Self {
+        Self { nursery: Nursery::new(), ready: Vec::new(), living: BTreeMap::new(), failed: false }
+    }
+
     /// Until the other end of the line is gone.
     fn serve(&mut self, requests: &UnixStream, deaths: &OwnedFd, ready: usize) {
         loop {
-            let wanting = self.ready.len() < ready && self.failed.is_none();
+            let wanting = self.ready.len() < ready && !self.failed;
+            let due = if wanting { Some(Duration::ZERO) } else { self.tend() };
             let mut files = [PollFd::new(requests, PollFlags::IN), PollFd::new(deaths, PollFlags::IN)];
-            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let happened = poll(&mut files, wanting.then_some(&now));
+            let happened = poll(&mut files, due.map(patience).as_ref());
             let (asked, died) = (files[0].revents(), files[1].revents());
-            if happened == Ok(0) {
-                match self.nursery.make(true) {
+            if happened == Ok(0) && wanting {
+                match self.nursery.make(true, true) {
                     Ok(slot) => self.ready.push(slot),
-                    Err(e) => self.failed = Some(e.to_string()),
+                    Err(_) => self.failed = true,
                 }
                 continue;
             }
             if !died.is_empty() {
-                self.bury(deaths);
+                let mut taken = [0_u8; 1024];
+                while rustix::io::read(deaths, &mut taken).is_ok_and(|n| n > 0) {}
+                self.bury(WaitOptions::NOHANG);
             }
             if !asked.is_empty() {
                 match channel::receive::<Start>(requests) {
-                    Ok(Some((start, files))) => self.start(start.cell, files),
+                    Ok(Some((start, files))) => {
+                        let mut files = files.into_iter();
+                        let Some(line) = files.next().map(UnixStream::from) else { return };
+                        self.start(start.cell, line, files.collect());
+                    }
                     _ => return,
                 }
             }
         }
     }
 
-    fn start(&mut self, cell: Cell, files: Vec<OwnedFd>) {
-        let mut files = files.into_iter();
-        let Some(line) = files.next().map(UnixStream::from) else { return };
-        let mut kept = self.nursery.kept();
-        if let Err(why) = self.dispatch(cell, &line, files.collect(), &mut kept) {
+    /// Puts cells that have lived long enough into control groups. When there is more of that to do.
+    fn tend(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        for slot in self.living.values_mut() {
+            if slot.group_at.is_some_and(|at| at <= now) {
+                self.nursery.group(slot);
+            }
+        }
+        let next = self.living.values().filter_map(|slot| slot.group_at).min();
+        next.map(|at| at.saturating_duration_since(now))
+    }
+
+    fn start(&mut self, cell: Cell, line: UnixStream, standard: Vec<OwnedFd>) {
+        let mut kept = Vec::new();
+        if let Err(why) = self.dispatch(cell, &line, standard, &mut kept) {
             let report = Report { ended: Ended::NotBuilt(why), used: Used::default(), kept };
             let _ = channel::send(&line, &Said::Ended(report), &[]);
         }
@@ -240,17 +275,25 @@ impl Helper {
         let isolated = cell.network != Network::Open;
         let slot = match self.ready.pop().filter(|_| isolated) {
             Some(slot) => slot,
-            None => self.nursery.make(isolated).map_err(|e| unavailable(&e))?,
+            None => self.nursery.make(isolated, false).map_err(|e| unavailable(&e))?,
         };
         let slot = self.living.entry(slot.first.as_raw_nonzero().get()).or_insert(slot);
         let done = (|| {
-            slot.limit(&cell).map_err(|e| format!("cannot limit the cell: {e}"))?;
+            self.nursery.limit(slot, &cell).map_err(|e| format!("cannot limit the cell: {e}"))?;
+            if slot.group.is_some() {
+                kept.extend(self.nursery.kept());
+            }
             let trees = self.nursery.trees(&cell, slot, kept)?;
             let counters = slot.group.as_ref().map(|group| group.counters()).unwrap_or_default();
             let lost = |e: io::Error| format!("cannot reach the cell: {e}");
             channel::send(line, &Said::Started, &[slot.handle.as_fd()]).map_err(lost)?;
-            let enter =
-                Enter { cell, counters: counters.len(), trees: trees.is_some(), kept: kept.clone(), turn: slot.turn };
+            let enter = Enter {
+                cell,
+                counters: counters.len(),
+                trees: trees.is_some(),
+                grouped_later: slot.group_at.is_some(),
+                kept: kept.clone(),
+            };
             let trees = trees.unwrap_or_default();
             let passed = [line.as_fd()].into_iter().chain(channel::borrow(&standard));
             let passed: Vec<_> = passed.chain(channel::borrow(&counters)).chain(channel::borrow(&trees)).collect();
@@ -262,26 +305,25 @@ impl Helper {
         done
     }
 
-    fn bury(&mut self, deaths: &OwnedFd) {
-        let mut taken = [0_u8; 1024];
-        while rustix::io::read(deaths, &mut taken).is_ok_and(|n| n > 0) {}
-        while let Ok(Some((pid, _))) = rustix::process::wait(WaitOptions::NOHANG) {
+    fn bury(&mut self, how: WaitOptions) {
+        while let Ok(Some((pid, _))) = rustix::process::wait(how) {
             let pid = pid.as_raw_nonzero().get();
             let ready = self.ready.iter().position(|slot| slot.first.as_raw_nonzero().get() == pid);
             let gone = ready.map(|at| self.ready.remove(at)).or_else(|| self.living.remove(&pid));
             if let Some(group) = gone.and_then(|slot| slot.group) {
                 let _ = group.remove();
             }
+            if self.ready.is_empty() && self.living.is_empty() {
+                return;
+            }
         }
     }
 
     /// Ends every cell and waits for them.
-    fn end(&mut self, deaths: &OwnedFd) {
+    fn end(&mut self) {
         self.ready.iter().chain(self.living.values()).for_each(Slot::kill);
-        while !(self.ready.is_empty() && self.living.is_empty()) {
-            let mut files = [PollFd::new(deaths, PollFlags::IN)];
-            let _ = poll(&mut files, Some(&rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 }));
-            self.bury(deaths);
+        if !(self.ready.is_empty() && self.living.is_empty()) {
+            self.bury(WaitOptions::empty());
         }
     }
 }

@@ -38,17 +38,17 @@ pub(crate) const OWN_NAMESPACES: u64 =
 pub(crate) const OWN_NETWORK: u64 = libc::CLONE_NEWNET as u64;
 pub(crate) const OWN_USERS: u64 = libc::CLONE_NEWUSER as u64;
 
-/// Makes a second process out of this one, with a handle on it, and namespaces of its own if `flags` say so. Refused
-/// while there is a second thread: it would be missing in the child with whatever locks it held.
-pub(crate) fn fork(flags: u64) -> io::Result<Side> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("a process with several threads cannot be copied"));
+/// A process with a second thread cannot be copied: the thread would be missing, with whatever locks it held.
+pub(crate) fn require_single_thread() -> io::Result<()> {
+    match std::fs::read_dir("/proc/self/task")?.count() {
+        1 => Ok(()),
+        _ => Err(io::Error::other("a process with several threads cannot make cells")),
     }
-    fork_unchecked(flags)
 }
 
-/// As `fork`, for processes that know themselves to have a single thread.
-pub(crate) fn fork_unchecked(flags: u64) -> io::Result<Side> {
+/// Makes a second process out of this one, with a handle on it, and namespaces of its own if `flags` say so. Those who
+/// call it have a single thread.
+pub(crate) fn fork(flags: u64) -> io::Result<Side> {
     let mut handle: c_int = -1;
     // SAFETY: all zeroes is the default of every field.
     let mut arguments: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet};
 
-use crate::cell::{Access, Cell, Identity};
+use crate::cell::{Access, Cell, Identity, Limits};
 use crate::root::HOME;
 use crate::seccomp::{self, Forks};
 use crate::sys;
@@ -37,8 +37,8 @@ fn ceiling_bytes(limit: u64) -> u64 {
     limit.saturating_mul(4).saturating_add(1 << 30)
 }
 
-pub(crate) fn tasks_max(cell: &Cell) -> u32 {
-    cell.limits.children + 1 + THREADS_MAX
+pub(crate) fn tasks_max(limits: &Limits) -> u32 {
+    limits.children + 1 + THREADS_MAX
 }
 
 /// Amounts. Lowered for good: to raise one again takes rights over the whole machine.
@@ -48,7 +48,7 @@ pub(crate) fn limit(cell: &Cell, counts_memory: bool) -> io::Result<()> {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
     };
     // Counted within the cell's own users, so exact for it alone. One more for the first process.
-    set(Resource::Nproc, u64::from(tasks_max(cell)) + 1)?;
+    set(Resource::Nproc, u64::from(tasks_max(&cell.limits)) + 1)?;
     set(Resource::Core, 0)?;
     set(Resource::Memlock, LOCKED_BYTES_MAX)?;
     set(Resource::Msgqueue, QUEUE_BYTES_MAX)?;
@@ -64,16 +64,19 @@ pub(crate) fn limit(cell: &Cell, counts_memory: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Some of the processors we may run on, a few places further for each cell, so that they do not all wait for the first.
-pub(crate) fn stay_on(cores: u32, turn: u32) -> io::Result<usize> {
+/// Some of the processors we may run on, beginning with the one we are on: the system has just chosen it as the least
+/// busy, and to move costs milliseconds.
+pub(crate) fn stay_on(cores: u32) -> io::Result<usize> {
     let own = rustix::thread::sched_getaffinity(None)?;
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu)).collect();
     if cores as usize >= all.len() {
         return Ok(all.len());
     }
+    let here = rustix::thread::sched_getcpu();
+    let first = all.iter().position(|cpu| *cpu == here).unwrap_or(0);
     let mut set = CpuSet::new();
     for step in 0..cores as usize {
-        set.set(all[(turn as usize * cores as usize + step) % all.len()]);
+        set.set(all[(first + step) % all.len()]);
     }
     rustix::thread::sched_setaffinity(None, &set)?;
     Ok(cores as usize)

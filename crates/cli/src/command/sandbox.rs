@@ -33,7 +33,6 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) fn run(self, _out: &Out) -> Ended {
         use actum_sandbox::*;
-        let spawner = Spawner::split_off().unwrap();
         let here = std::env::current_dir().unwrap();
         let mut grants = vec![Grant { path: here.clone(), access: Access::Read }];
         grants.extend(self.read.iter().map(|p| Grant { path: p.canonicalize().unwrap(), access: Access::Read }));
@@ -68,7 +67,7 @@ impl Sandbox {
             output: std::io::stdout().as_fd().try_clone_to_owned().unwrap(),
             errors: std::io::stderr().as_fd().try_clone_to_owned().unwrap(),
         };
-        let mut running = spawner.run(cell, &files).unwrap();
+        let mut running = run_alone(cell, files).unwrap();
         match running.next() {
             Ok(News::Ended(report)) => {
                 crate::ui::note(&format!("{report:?}"));

@@ -1,0 +1,130 @@
+//! Taking secrets out of text before it is kept: those that are known by their value, and those that look like one.
+
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
+
+/// What stands in the place of a secret.
+const REDACTED: &[u8] = b"[REDACTED]";
+
+/// Values shorter than this would take half of an innocent text with them.
+const VALUE_BYTES_MIN: usize = 6;
+
+/// Longest line that is looked at in one piece; what is longer is cut there, and both pieces are looked at.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// The word before a secret stays, so that one can see what was there.
+static LOOKS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    let patterns = [
+        r"(?s)()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+        r"(?i)(\b(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|client[_-]?secret)[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;&]{6,}",
+        r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
+        r"(?i)(\bauthorization[\x22']?\s*[:=]\s*[\x22']?(?:basic|bearer)\s+)[A-Za-z0-9._~+/=-]{8,}",
+        r"()\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}",
+        r"()\bgithub_pat_[A-Za-z0-9_]{20,}",
+        r"()\bglpat-[A-Za-z0-9_-]{16,}",
+        r"()\bsk-[A-Za-z0-9_-]{16,}",
+        r"()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+        r"()\bAIza[A-Za-z0-9_-]{30,}",
+        r"()\bxox[abprs]-[A-Za-z0-9-]{10,}",
+        r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+        r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]{3,}(?:@)",
+    ];
+    patterns.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect()
+});
+
+/// Takes out what looks like a secret, and the values it was told of.
+#[derive(Debug, Clone, Default)]
+pub struct Redactor {
+    values: Vec<Vec<u8>>,
+}
+
+impl Redactor {
+    pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut values: Vec<Vec<u8>> =
+            values.into_iter().filter(|v| v.len() >= VALUE_BYTES_MIN).map(|v| v.as_bytes().to_vec()).collect();
+        // One value may contain another.
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        Self { values }
+    }
+
+    /// The text without secrets, and how many there were.
+    pub fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
+        let mut count = 0;
+        let mut text = text.to_vec();
+        for value in &self.values {
+            text = replace(&text, value, &mut count);
+        }
+        for look in LOOKS.iter() {
+            if look.is_match(&text) {
+                count += look.find_iter(&text).count() as u64;
+                text = look.replace_all(&text, [b"${1}", REDACTED].concat().as_slice()).into_owned();
+            }
+        }
+        (text, count)
+    }
+
+    /// How much of the beginning of `pending` can be redacted now without cutting a secret in two.
+    pub fn settled(pending: &[u8]) -> usize {
+        let is_inside_key = |at: usize| {
+            let before = &pending[..at];
+            let find = |what: &[u8]| before.windows(what.len()).rposition(|w| w == what);
+            find(b"-----BEGIN ").is_some_and(|begin| find(b"-----END ").is_none_or(|end| end < begin))
+        };
+        match pending.iter().rposition(|b| *b == b'\n') {
+            Some(at) if !is_inside_key(at + 1) || pending.len() > LINE_BYTES_MAX => at + 1,
+            _ if pending.len() > LINE_BYTES_MAX => pending.len(),
+            _ => 0,
+        }
+    }
+}
+
+fn replace(text: &[u8], value: &[u8], count: &mut u64) -> Vec<u8> {
+    let mut clean = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.windows(value.len()).position(|window| window == value) {
+        clean.extend_from_slice(&rest[..at]);
+        clean.extend_from_slice(REDACTED);
+        rest = &rest[at + value.len()..];
+        *count += 1;
+    }
+    clean.extend_from_slice(rest);
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clean(text: &str) -> String {
+        String::from_utf8(Redactor::new(["hunter2-hunter2", "abc"]).redact(text.as_bytes()).0).unwrap()
+    }
+
+    #[test]
+    fn all_patterns_are_regular_expressions() {
+        assert_eq!(LOOKS.len(), 13);
+    }
+
+    #[test]
+    fn known_values_and_what_looks_like_a_secret_are_taken_out() {
+        assert_eq!(clean("x hunter2-hunter2 y abc"), "x [REDACTED] y abc", "short values are not looked for");
+        assert_eq!(clean("API_KEY=0123456789abcdef done"), "API_KEY=[REDACTED] done");
+        assert_eq!(clean("{\"password\": \"correct horse\"}"), "{\"password\": \"[REDACTED] horse\"}");
+        assert_eq!(clean("Authorization: Bearer abcdefgh.ijkl"), "Authorization: Bearer [REDACTED]");
+        assert_eq!(clean(&format!("ghp_{}", "a".repeat(36))), "[REDACTED]");
+        assert_eq!(clean("AKIAIOSFODNN7EXAMPLE"), "[REDACTED]");
+        assert_eq!(clean("postgres://me:pass-word@host/db"), "postgres://me:[REDACTED]host/db");
+        let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\nmore\n-----END OPENSSH PRIVATE KEY-----";
+        assert_eq!(clean(&format!("a\n{key}\nb")), "a\n[REDACTED]\nb");
+        assert_eq!(clean("fn main() { let tokens = 3; }"), "fn main() { let tokens = 3; }");
+    }
+
+    #[test]
+    fn a_stream_is_cut_only_where_no_secret_is() {
+        assert_eq!(Redactor::settled(b"one\ntw"), 4);
+        assert_eq!(Redactor::settled(b"no end yet"), 0);
+        assert_eq!(Redactor::settled(b"-----BEGIN RSA PRIVATE KEY-----\nabc\n"), 0);
+        assert_eq!(Redactor::settled(b"-----BEGIN X-----\nabc\n-----END X-----\n"), 38);
+        assert_eq!(Redactor::settled(&[b'x'; LINE_BYTES_MAX + 1]), LINE_BYTES_MAX + 1);
+    }
+}
