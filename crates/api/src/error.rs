@@ -65,6 +65,10 @@ pub const CONTENT_DAMAGED: &str = "CONTENT_DAMAGED";
 pub const STAGING: &str = "STAGING_UNAVAILABLE";
 pub const STAGE_BUSY: &str = "STAGE_BUSY";
 pub const ALREADY_APPLIED: &str = "ALREADY_APPLIED";
+pub const SANDBOX_UNAVAILABLE: &str = "SANDBOX_UNAVAILABLE";
+pub const EXECUTION_REFUSED: &str = "EXECUTION_REFUSED";
+pub const APPROVAL_NEEDED: &str = "APPROVAL_NEEDED";
+pub const OUTPUTS_MISSING: &str = "OUTPUTS_MISSING";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -149,6 +153,18 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0408", ALREADY_APPLIED, (6, 409), "The stage was applied already",
         "Its result has been published; a stage is published once.",
         "`actum undo ID` takes it back, and an undo can be undone. For more work make a new stage."),
+    row("A0501", SANDBOX_UNAVAILABLE, (1, 503), "There is no sandbox, or not all of it",
+        "This machine does not let Actum build the cell, or a limit that was asked for cannot be enforced here. Nothing was run.",
+        "`actum doctor` says what is missing and how to get it. A wall that may be missing is named in `[sandbox] weaker` of actum.toml."),
+    row("A0502", EXECUTION_REFUSED, (3, 403), "The execution is not allowed",
+        "One or more of the checks IV-01 to IV-05 found something: a tool that is on no allowlist, a text for a shell, a path that leads out, a bad variable, too much input. Nothing was run.",
+        "Each violation names its check and the field. Tools are allowed in `[tools]` of actum.toml."),
+    row("A0503", APPROVAL_NEEDED, (8, 202), "A person has to agree first",
+        "The execution asks for a level (elevated, open) that waits for an approval.",
+        "`actum approvals list` shows what waits; `actum approve ID` agrees, once or for a time. Then run the command again."),
+    row("A0504", OUTPUTS_MISSING, (1, 422), "Outputs are not as agreed",
+        "A file that was to be there is missing, is no plain file, leads out of the workspace, or all of them together are too large.",
+        "The evidence names each path. Outputs may be 10 MiB together, artifacts as well."),
 ];
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! The binary: composition root, exit codes, and nothing else. Every verb lives in `command/`.
 
 mod args;
+mod cell;
 mod command;
+mod config;
 mod document;
 mod failure;
 mod key;
 mod project;
+mod protect;
 mod reference;
 mod ui;
 mod workspace;

@@ -4,10 +4,12 @@
 //! each limit was kept. Joined in `cli`, whose binary is also every helper (`entry`). Decides nothing about who may run
 //! what: that was agreed before.
 
+mod capture;
 mod cell;
 mod census;
 mod cgroup;
 mod channel;
+mod egress;
 mod entry;
 mod init;
 mod overlay;
@@ -23,7 +25,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use capture::{Captured, Pipes, Room, Stream, Watched, watch};
 pub use cell::{Access, Cell, Ended, Grant, Identity, Kept, Limits, Network, Report, Used, Wall};
+pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe};

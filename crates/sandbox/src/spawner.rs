@@ -101,6 +101,8 @@ pub struct Running {
 /// What comes from a cell while it lives.
 #[derive(Debug)]
 pub enum News {
+    /// There is a cell, and it can be ended.
+    Started,
     /// The program's way out, to be served by us: names, then the proxy, then the ports in their order.
     Listening(Vec<OwnedFd>),
     Ended(Report),
@@ -109,32 +111,31 @@ pub enum News {
 impl Running {
     /// The next thing it has to say. An error means that the cell was ended by somebody else.
     pub fn next(&mut self) -> io::Result<News> {
-        loop {
-            self.tend()?;
-            let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
-            };
-            match said {
-                Said::Started => self.handle = files.into_iter().next(),
-                Said::Listening => return Ok(News::Listening(files)),
-                Said::Ended(report) => return Ok(News::Ended(report)),
-            }
-        }
-    }
-
-    /// Does what the helper would do, until there is something to say.
-    fn tend(&mut self) -> io::Result<()> {
-        while let Some(due) = self.own.as_mut().and_then(Helper::tend) {
+        while let Some(due) = self.tend() {
             let mut files = [PollFd::new(&self.line, PollFlags::IN)];
             if poll(&mut files, Some(&patience(due)))? > 0 {
                 break;
             }
         }
-        Ok(())
+        let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
+        };
+        Ok(match said {
+            Said::Started => {
+                self.handle = files.into_iter().next();
+                News::Started
+            }
+            Said::Listening => News::Listening(files),
+            Said::Ended(report) => News::Ended(report),
+        })
     }
 
-    /// Becomes readable when there is something to say. Whoever waits for that himself calls `next` at least as often as
-    /// `TEND_EVERY`.
+    /// Does what a helper would do meanwhile, if there is none. When there is more of that to do.
+    pub fn tend(&mut self) -> Option<Duration> {
+        self.own.as_mut().and_then(Helper::tend)
+    }
+
+    /// Becomes readable when there is something to say. Whoever waits for that himself calls `tend` when it is time.
     pub fn line(&self) -> &UnixStream {
         &self.line
     }

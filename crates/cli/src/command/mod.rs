@@ -39,7 +39,7 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
         Command::Undo(undo) => undo.run(&global, out),
         Command::Stage(verb) => verb.run(&global, out),
         Command::Snapshot(verb) => verb.run(&global, out),
-        Command::Sandbox(sandbox) => sandbox.run(out),
+        Command::Sandbox(sandbox) => sandbox.run(&global, out),
         Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),
         Command::Contract(verb) => verb.run(out),

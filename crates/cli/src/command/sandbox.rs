@@ -1,85 +1,285 @@
-//! `actum sandbox`: the cell alone, for any command.
+//! `actum sandbox`: the cell alone, for any command. Its input, output, errors and exit code are the command's.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 
+use actum_api::error;
+use actum_contract::execution::{
+    End, Filesystem, FilesystemLevel, GRACE_MS, Host, Network, NetworkLevel, Sandbox as Limits, limit,
+};
+use actum_sandbox::{Egress, Files, Log, News, Report, run_alone};
 use clap::Args;
+use serde_json::json;
 
 use super::Ended;
-use crate::ui::Out;
+use crate::args::Global;
+use crate::cell::{self, Wanted};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::protect;
+use crate::ui::{Out, note};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "The command sees the system's programs, the current folder (to be read), and what it is granted here; a network with nobody in it; a home and a /tmp of its own. Exit codes: the command's own, 143 on timeout, 137 when out of memory, 153 when out of disk, 125 when there could be no sandbox.\n\nactum sandbox --write . -- cargo test\nactum sandbox --allow example.com -- curl https://example.com/"
+)]
 pub(crate) struct Sandbox {
-    #[arg(long)]
+    /// What it sees of the files: minimal, standard, extended or elevated
+    #[arg(long, value_name = "LEVEL", default_value = "minimal", value_parser = filesystem_level)]
+    level: FilesystemLevel,
+
+    /// A path it may read
+    #[arg(long, value_name = "PATH")]
     read: Vec<PathBuf>,
-    #[arg(long)]
+
+    /// A path it may change
+    #[arg(long, value_name = "PATH")]
     write: Vec<PathBuf>,
-    #[arg(long)]
+
+    /// A path it does not see, whatever else was said
+    #[arg(long, value_name = "PATH")]
     deny: Vec<PathBuf>,
-    #[arg(long, default_value_t = 30000)]
+
+    /// Whom it reaches: offline, registry, api or open
+    #[arg(long, value_name = "LEVEL", value_parser = network_level)]
+    net: Option<NetworkLevel>,
+
+    /// A host it may reach: name, name:port, *.name or an address. Means --net api
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    allow: Vec<Host>,
+
+    /// The address of a name, which is then not asked for
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = resolved)]
+    resolve: Vec<(String, IpAddr)>,
+
+    /// How long it may take
+    #[arg(long, value_name = "N", default_value_t = limit("timeout_ms").default, value_parser = in_range("timeout_ms"))]
     timeout_ms: u64,
-    #[arg(long, default_value_t = 512)]
+
+    /// Memory of all its processes together
+    #[arg(long, value_name = "N", default_value_t = limit("memory_mb").default, value_parser = in_range("memory_mb"))]
     memory_mb: u64,
-    #[arg(long, default_value_t = 1)]
-    cpu_cores: u32,
-    #[arg(long, default_value_t = 10)]
-    max_children: u32,
+
+    /// Logical cores
+    #[arg(long, value_name = "N", default_value_t = limit("cpu_cores").default, value_parser = in_range("cpu_cores"))]
+    cpu_cores: u64,
+
+    /// Processes beside the first
+    #[arg(long, value_name = "N", default_value_t = limit("max_children").default, value_parser = in_range("max_children"))]
+    max_children: u64,
+
+    /// What it may write to disk
+    #[arg(long, value_name = "N", default_value_t = limit("disk_mb").default, value_parser = in_range("disk_mb"))]
+    disk_mb: u64,
+
+    /// It may make no processes, only threads
     #[arg(long)]
     no_fork: bool,
+
+    /// A variable of its environment, which is otherwise fixed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+
+    /// Keep hooks and settings that it leaves in folders it may change, which are otherwise put aside
+    #[arg(long)]
+    keep_protected: bool,
+
+    /// The command and its arguments
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
 }
 
+fn in_range(name: &'static str) -> clap::builder::RangedU64ValueParser {
+    let limit = limit(name);
+    clap::value_parser!(u64).range(limit.min..=limit.max)
+}
+
+fn filesystem_level(word: &str) -> Result<FilesystemLevel, String> {
+    FilesystemLevel::named(word).ok_or_else(|| "minimal, standard, extended or elevated".to_owned())
+}
+
+fn network_level(word: &str) -> Result<NetworkLevel, String> {
+    NetworkLevel::named(word).ok_or_else(|| "offline, registry, api or open".to_owned())
+}
+
+fn host(text: &str) -> Result<Host, String> {
+    Host::parse(text).map_err(|e| e.to_string())
+}
+
+fn resolved(text: &str) -> Result<(String, IpAddr), String> {
+    let (name, address) = text.split_once('=').ok_or("NAME=ADDRESS")?;
+    Ok((name.to_ascii_lowercase(), address.parse().map_err(|_| format!("{address} is no address"))?))
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("NAME=VALUE".to_owned()),
+    }
+}
+
+/// When there could be no sandbox.
+const NO_SANDBOX: u8 = 125;
+
 impl Sandbox {
-    pub(crate) fn run(self, _out: &Out) -> Ended {
-        use actum_sandbox::*;
-        let here = std::env::current_dir().unwrap();
-        let mut grants = vec![Grant { path: here.clone(), access: Access::Read }];
-        grants.extend(self.read.iter().map(|p| Grant { path: p.canonicalize().unwrap(), access: Access::Read }));
-        grants.extend(self.write.iter().map(|p| Grant { path: p.canonicalize().unwrap(), access: Access::Write }));
-        grants.sort();
-        let cell = Cell {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let mut config = Config::read(project.root())?.sandbox;
+        config.hosts.extend(self.resolve.iter().cloned());
+        let here = std::env::current_dir().and_then(std::fs::canonicalize);
+        let folder = here.map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
+        let write = found(&self.write)?;
+        let level = match self.net {
+            None | Some(NetworkLevel::Offline) if !self.allow.is_empty() && self.net.is_none() => NetworkLevel::Api,
+            level => level.unwrap_or_default(),
+        };
+        if level == NetworkLevel::Offline && !self.allow.is_empty() {
+            let message = "--allow lists hosts, and --net offline reaches nobody";
+            return Err(Failure::new(error::USAGE, message).hint("leave one of them out"));
+        }
+        let limits = Limits {
+            timeout_ms: self.timeout_ms,
+            memory_mb: self.memory_mb,
+            cpu_cores: self.cpu_cores,
+            disk_mb: self.disk_mb,
+            filesystem: Filesystem { level: self.level, ..Filesystem::default() },
+            network: Network { level, allow: self.allow, deny: Vec::new() },
+            max_children: self.max_children,
+            allow_fork: !self.no_fork,
+        };
+        let mut writable = write.clone();
+        if self.level != FilesystemLevel::Minimal {
+            writable.push(folder.clone());
+        }
+        let wanted = Wanted {
             program: self.program,
-            pinned: None,
-            environment: vec![
-                ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
-                ("HOME".into(), "/home/actum".into()),
-            ],
-            folder: here,
-            grants,
-            deny: self.deny.iter().map(|p| p.canonicalize().unwrap()).collect(),
-            limits: Limits {
-                timeout_ms: Some(self.timeout_ms),
-                grace_ms: 1000,
-                memory_bytes: self.memory_mb << 20,
-                cores: self.cpu_cores,
-                children: self.max_children,
-                fork: !self.no_fork,
-                scratch_bytes: self.memory_mb << 20,
-                disk_bytes: 1 << 30,
-            },
-            network: Network::Off,
-            weaker: vec![],
+            environment: self.env.into_iter().collect::<BTreeMap<_, _>>(),
+            root: project.root().canonicalize().unwrap_or_else(|_| folder.clone()),
+            folder,
+            sandbox: &limits,
+            read: found(&self.read)?,
+            write,
+            deny: denied(&self.deny)?,
+            outputs: Vec::new(),
+            config: &config,
+            grace_ms: GRACE_MS,
         };
-        use std::os::fd::AsFd as _;
-        let files = Files {
-            input: std::io::stdin().as_fd().try_clone_to_owned().unwrap(),
-            output: std::io::stdout().as_fd().try_clone_to_owned().unwrap(),
-            errors: std::io::stderr().as_fd().try_clone_to_owned().unwrap(),
+        let (cell, rules) = wanted.cell()?;
+        let before: BTreeSet<PathBuf> = writable.iter().flat_map(|folder| protect::protected_in(folder)).collect();
+        let name = cell.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let ours = || -> std::io::Result<Files> {
+            Ok(Files {
+                input: std::io::stdin().as_fd().try_clone_to_owned()?,
+                output: std::io::stdout().as_fd().try_clone_to_owned()?,
+                errors: std::io::stderr().as_fd().try_clone_to_owned()?,
+            })
         };
-        let mut running = run_alone(cell, files).unwrap();
-        match running.next() {
-            Ok(News::Ended(report)) => {
-                crate::ui::note(&format!("{report:?}"));
-                Ok(match report.ended {
-                    actum_sandbox::Ended::Exited(c) => c,
-                    _ => 125,
-                })
+        let mut egress = None;
+        let report = ours().and_then(|files| {
+            let mut running = run_alone(cell, files)?;
+            loop {
+                match running.next()? {
+                    News::Started => {}
+                    News::Listening(listeners) => egress = Some(Egress::serve(listeners, rules.clone())?),
+                    News::Ended(report) => return Ok(report),
+                }
             }
-            other => {
-                crate::ui::note(&format!("{other:?}"));
-                Ok(125)
+        });
+        let log = egress.map(Egress::end).unwrap_or_default();
+        if !self.keep_protected {
+            put_aside(&writable, &before, out);
+        }
+        match report {
+            Ok(report) => Ok(tell(&report, &log, &name, &limits, out)),
+            Err(e) => {
+                out.fail(&cell::not_built(&e.to_string()));
+                Ok(NO_SANDBOX)
             }
+        }
+    }
+}
+
+/// Paths as they are on the machine: absolute, and without links.
+fn found(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let one = |path: &PathBuf| {
+        std::fs::canonicalize(path)
+            .map_err(|e| Failure::new(error::FILE, format!("cannot grant {}: {e}", path.display())))
+    };
+    paths.iter().map(one).collect()
+}
+
+/// As `found`, but what is not there cannot be hidden, and would be free to be made.
+fn denied(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let one = |path: &PathBuf| {
+        std::fs::canonicalize(path).map_err(|e| {
+            Failure::new(error::FILE, format!("cannot deny {}: {e}", path.display()))
+                .hint("only what is there can be denied; what is granted nowhere needs no denying")
+        })
+    };
+    paths.iter().map(one).collect()
+}
+
+fn put_aside(writable: &[PathBuf], before: &BTreeSet<PathBuf>, out: &Out) {
+    if writable.is_empty() {
+        return;
+    }
+    let aside = std::env::temp_dir().join(format!("actum-aside-{}", std::process::id()));
+    let taken = protect::take_away(writable, before, &aside);
+    for path in &taken {
+        out.warn(&format!("{} was made by the command and is obeyed by other programs: put aside", shown(path)));
+    }
+    if !taken.is_empty() {
+        out.warn(&format!("they are in {}; --keep-protected leaves them where they are", aside.display()));
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Says what the exit code alone does not say.
+fn tell(report: &Report, log: &Log, name: &str, limits: &Limits, out: &mut Out) -> u8 {
+    for decision in log.decisions.iter().filter(|decision| !decision.allowed) {
+        let port = decision.port.map(|port| format!(":{port}")).unwrap_or_default();
+        out.warn(&format!("{}{port} was not reached: {} ({})", decision.host, decision.why, decision.code));
+    }
+    for kept in &report.kept {
+        let mark = if kept.weaker { " (weaker than it should be)" } else { "" };
+        out.detail(&format!("{}: {}{mark}", kept.wall.word(), kept.by));
+    }
+    if report.used.forks_refused > 0 {
+        let most = limits.max_children;
+        out.warn(&format!("{} processes beyond --max-children {most} were refused", report.used.forks_refused));
+    }
+    let Some(end) = cell::end_of(&report.ended) else {
+        if let actum_sandbox::Ended::NotBuilt(why) = &report.ended {
+            out.fail(&cell::not_built(why));
+        }
+        return NO_SANDBOX;
+    };
+    match end {
+        End::TimedOut => out.warn(&format!("{name} took longer than --timeout-ms {}", limits.timeout_ms)),
+        End::OutOfMemory => out.warn(&format!("{name} needed more than --memory-mb {}", limits.memory_mb)),
+        End::OutOfDisk => out.warn(&format!("{name} wrote more than --disk-mb {}", limits.disk_mb)),
+        End::NotFound => out.warn(&format!("{name}: not found in the sandbox; --read shows it more")),
+        End::NotExecutable => out.warn(&format!("{name}: cannot be run")),
+        _ => {}
+    }
+    out.detail(
+        &json!({"cpu_ms": report.used.cpu_us / 1000, "memory_bytes_peak": report.used.memory_bytes_peak}).to_string(),
+    );
+    end.code()
+}
+
+impl Out {
+    /// Something the user should know though nothing failed.
+    fn warn(&self, text: &str) {
+        if !self.quiet() {
+            note(&format!("actum: {text}"));
         }
     }
 }

@@ -24,7 +24,9 @@ pub(crate) struct Schema {
 
 type Make = fn() -> Value;
 
-const SCHEMAS: [(&str, Make); 3] = [
+const SCHEMAS: [(&str, Make); 5] = [
+    ("config", crate::config::schema),
+    ("execution", actum_contract::execution::schema),
     ("execution-config", contract::json_schema),
     ("execution-event", ledger::execution_event),
     ("ledger-entry", ledger::ledger_entry),

@@ -34,15 +34,14 @@ pub fn read(document: &Value) -> Result<Execution, BadExecution> {
 }
 
 /// An object of the document whose fields are taken out one by one; what is left over was unknown.
-struct Part<'v, 'f> {
+struct Part<'f> {
     fields: Map<String, Value>,
     at: String,
     flaws: &'f mut Vec<Flaw>,
-    _document: std::marker::PhantomData<&'v Value>,
 }
 
-impl<'v, 'f> Part<'v, 'f> {
-    fn new(value: &'v Value, at: &str, flaws: &'f mut Vec<Flaw>) -> Self {
+impl<'f> Part<'f> {
+    fn new(value: &Value, at: &str, flaws: &'f mut Vec<Flaw>) -> Self {
         let fields = match value {
             Value::Object(fields) => fields.clone(),
             Value::Null if !at.is_empty() => Map::new(),
@@ -52,7 +51,7 @@ impl<'v, 'f> Part<'v, 'f> {
                 Map::new()
             }
         };
-        Self { fields, at: at.to_owned(), flaws, _document: std::marker::PhantomData }
+        Self { fields, at: at.to_owned(), flaws }
     }
 
     fn name(&self, field: &str) -> String {
@@ -156,11 +155,11 @@ fn flaw(field: &str, value: &Value, expected: &str) -> Flaw {
     Flaw { field: field.to_owned(), value, expected: expected.to_owned() }
 }
 
-fn execution(part: &mut Part<'_, '_>) -> Execution {
+fn execution(part: &mut Part<'_>) -> Execution {
     let execution_id = part.text("execution_id");
     let tool_id = part.required("tool_id");
     let adapter_id = part.text("adapter_id");
-    let sub = |part: &mut Part<'_, '_>, field: &str| part.take(field).unwrap_or(Value::Null);
+    let sub = |part: &mut Part<'_>, field: &str| part.take(field).unwrap_or(Value::Null);
     let inputs = inputs(&sub(part, "inputs"), part.flaws);
     let sandbox = sandbox(&sub(part, "sandbox"), part.flaws);
     let outputs = outputs(&sub(part, "outputs"), part.flaws);
@@ -173,8 +172,7 @@ fn execution(part: &mut Part<'_, '_>) -> Execution {
         }
     };
     let at = part.at.clone();
-    let rest =
-        Part { fields: std::mem::take(&mut part.fields), at, flaws: part.flaws, _document: std::marker::PhantomData };
+    let rest = Part { fields: std::mem::take(&mut part.fields), at, flaws: part.flaws };
     rest.finish();
     Execution { execution_id, tool_id, adapter_id, inputs, sandbox, outputs, metadata }
 }
@@ -313,7 +311,7 @@ fn artifact(item: &Value) -> Option<Artifact> {
     }
 }
 
-fn expected(part: &mut Part<'_, '_>, field: &str) -> Expected {
+fn expected(part: &mut Part<'_>, field: &str) -> Expected {
     let Some(value) = part.take(field) else { return Expected::Captured };
     let text = |key: &str| value.get(key).and_then(Value::as_str).map(ToOwned::to_owned);
     let only = value.as_object().is_some_and(|fields| fields.len() == 1);

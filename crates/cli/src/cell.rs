@@ -1,0 +1,260 @@
+//! From what was agreed to a cell: which paths a level means here, what the environment is, what is protected. Used by
+//! `sandbox` and `exec`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::execution::{FilesystemLevel, Host, NetworkLevel, Sandbox};
+use actum_sandbox::{Access, Cell, Ended, Grant, Limits, Network, Rules};
+
+use crate::config::SandboxConfig;
+use crate::failure::Failure;
+
+/// Where programs are looked for.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where package managers keep what was installed, and not what signs in to them.
+const DEPENDENCIES: &[&str] = &[
+    "~/.cargo/bin",
+    "~/.cargo/registry",
+    "~/.cargo/git",
+    "~/.rustup",
+    "~/.npm",
+    "~/.nvm",
+    "~/.pyenv",
+    "~/.cache/pip",
+    "~/.cache/uv",
+    "~/.local/bin",
+    "~/.local/lib",
+    "~/.local/share/uv",
+    "~/go/bin",
+    "~/go/pkg",
+    "~/.m2/repository",
+    "~/.gradle/caches",
+];
+
+/// What the level `elevated` leaves out of the system's paths: what is made new for every cell, and what is secret.
+const NOT_ELEVATED: &[&str] =
+    &["proc", "sys", "dev", "tmp", "run", "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "lost+found"];
+const SECRET: &[&str] = &[
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "~/.ssh",
+    "~/.aws",
+    "~/.azure",
+    "~/.config/gcloud",
+    "~/.config/gh",
+    "~/.docker",
+    "~/.gnupg",
+    "~/.kube",
+    "~/.netrc",
+    "~/.npmrc",
+    "~/.pypirc",
+    "~/.git-credentials",
+    "~/.cargo/credentials.toml",
+    "~/.password-store",
+];
+
+/// Environment of every program, whatever the machine's is: the same call gives the same answer.
+const FIXED: &[(&str, &str)] = &[
+    ("HOME", "/home/actum"),
+    ("USER", "actum"),
+    ("LOGNAME", "actum"),
+    ("SHELL", "/bin/sh"),
+    ("TMPDIR", "/tmp"),
+    ("LANG", "C.UTF-8"),
+    ("LC_ALL", "C.UTF-8"),
+    ("TZ", "UTC"),
+    ("SOURCE_DATE_EPOCH", "315532800"),
+    ("PYTHONHASHSEED", "0"),
+];
+
+/// What a cell is made from.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    pub program: Vec<OsString>,
+    pub environment: BTreeMap<String, String>,
+    /// Absolute, without links.
+    pub folder: PathBuf,
+    /// The workspace, if the level shows it.
+    pub root: PathBuf,
+    pub sandbox: &'a Sandbox,
+    pub read: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
+    pub deny: Vec<PathBuf>,
+    /// Folders in which outputs are expected.
+    pub outputs: Vec<PathBuf>,
+    pub config: &'a SandboxConfig,
+    pub grace_ms: u64,
+}
+
+impl Wanted<'_> {
+    pub(crate) fn cell(self) -> Result<(Cell, Rules), Failure> {
+        let level = self.sandbox.filesystem.level;
+        let rules = self.rules()?;
+        let mut grants: BTreeMap<PathBuf, Access> = BTreeMap::new();
+        let mut grant = |path: &Path, access: Access| {
+            let entry = grants.entry(path.to_owned()).or_insert(access);
+            *entry = (*entry).max(access);
+        };
+        grant(&self.folder, if level == FilesystemLevel::Minimal { Access::Read } else { Access::Write });
+        if level >= FilesystemLevel::Standard {
+            grant(&self.root, Access::Read);
+        }
+        let mut deny = self.deny;
+        let mut path = PATH.to_owned();
+        let mut environment = BTreeMap::new();
+        if level >= FilesystemLevel::Extended {
+            let usual = DEPENDENCIES.iter().map(|text| crate::config::expand((*text).to_owned()));
+            for folder in usual.chain(self.config.dependencies.iter().cloned()) {
+                if let Ok(found) = folder.canonicalize() {
+                    grant(&found, Access::Read);
+                    if folder.ends_with("bin") {
+                        path = format!("{}:{path}", folder.display());
+                    }
+                }
+            }
+            tool_homes(&mut environment);
+            self.outputs.iter().for_each(|folder| grant(folder, Access::Write));
+        }
+        if level == FilesystemLevel::Elevated {
+            for entry in std::fs::read_dir("/").into_iter().flatten().flatten() {
+                let is_left_out = NOT_ELEVATED.iter().any(|name| entry.file_name() == *name);
+                if !is_left_out && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    grant(&entry.path(), Access::Read);
+                }
+            }
+            grant(Path::new("/etc"), Access::Read);
+            let secret = SECRET.iter().map(|text| crate::config::expand((*text).to_owned()));
+            deny.extend(secret.filter_map(|path| path.canonicalize().ok()));
+        }
+        self.read.iter().for_each(|path| grant(path, Access::Read));
+        self.write.iter().for_each(|path| grant(path, Access::Write));
+        for path in grants.keys() {
+            refuse_whole(path)?;
+        }
+        let writable: Vec<PathBuf> =
+            grants.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path.clone()).collect();
+        for (path, access) in crate::protect::existing(&writable) {
+            grants.insert(path, access);
+        }
+        // What this program keeps for itself: whoever could read it could sign in the user's name.
+        let own = grants.keys().map(|path| path.join(".actum")).filter(|path| path.exists());
+        deny.extend(own.chain(grants.keys().filter(|path| path.ends_with(".actum")).cloned()).collect::<Vec<_>>());
+        grants.retain(|path, _| !path.ends_with(".actum"));
+        environment.insert("PATH".to_owned(), path);
+        environment.extend(FIXED.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        environment.extend(self.environment);
+        let network = match self.sandbox.network.level {
+            NetworkLevel::Offline => Network::Off,
+            NetworkLevel::Open => Network::Open,
+            NetworkLevel::Registry | NetworkLevel::Api => Network::Listened { ports: rules.ports() },
+        };
+        let limits = Limits {
+            timeout_ms: Some(self.sandbox.timeout_ms),
+            grace_ms: self.grace_ms,
+            memory_bytes: self.sandbox.memory_mb << 20,
+            cores: u32::try_from(self.sandbox.cpu_cores).unwrap_or(u32::MAX),
+            children: u32::try_from(self.sandbox.max_children).unwrap_or(u32::MAX),
+            fork: self.sandbox.allow_fork,
+            scratch_bytes: self.sandbox.memory_mb << 20,
+            disk_bytes: self.sandbox.disk_mb << 20,
+        };
+        let cell = Cell {
+            program: self.program,
+            pinned: None,
+            environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            folder: self.folder,
+            grants: grants.into_iter().map(|(path, access)| Grant { path, access }).collect(),
+            deny,
+            limits,
+            network,
+            weaker: self.config.weaker.clone(),
+        };
+        Ok((cell, rules))
+    }
+
+    fn rules(&self) -> Result<Rules, Failure> {
+        let network = &self.sandbox.network;
+        let mut allow = network.allow.clone();
+        if network.level == NetworkLevel::Registry {
+            if self.config.registries.is_empty() {
+                let message = "the network level registry means nobody here: no registries are configured";
+                return Err(Failure::new(error::CONFIG, message)
+                    .hint("name them in actum.toml: `[sandbox] registries = [\"host\"]`, or use --allow HOST"));
+            }
+            allow.extend(self.config.registries.iter().cloned());
+        }
+        allow.retain(|host| !Host::is_any(host) || network.level == NetworkLevel::Open);
+        Ok(Rules {
+            allow,
+            deny: network.deny.clone(),
+            hosts: self.config.hosts.clone(),
+            bytes_max: self.config.egress_mb << 20,
+        })
+    }
+}
+
+/// Where tools that live in a home look for their own things.
+fn tool_homes(environment: &mut BTreeMap<String, String>) {
+    let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else { return };
+    for (name, folder) in [("RUSTUP_HOME", ".rustup"), ("PYENV_ROOT", ".pyenv"), ("NVM_DIR", ".nvm")] {
+        let path = home.join(folder);
+        if path.is_dir() {
+            environment.insert(name.to_owned(), path.display().to_string());
+        }
+    }
+    // The registry is read only, the rest of cargo's home is the cell's own.
+    let registry = home.join(".cargo/registry");
+    if registry.is_dir() {
+        environment.insert("CARGO_HOME".to_owned(), home.join(".cargo").display().to_string());
+    }
+}
+
+/// A cell in which everything is granted is none.
+fn refuse_whole(path: &Path) -> Result<(), Failure> {
+    let whole = ["/", "/proc", "/sys", "/dev", "/run", "/tmp"];
+    if whole.iter().any(|name| path == Path::new(name)) || path.starts_with("/proc") || path.starts_with("/sys") {
+        let message =
+            format!("{} as a whole cannot be shown to a program: too much of others lies in it", path.display());
+        return Err(Failure::new(error::USAGE, message).hint("go to a folder of your own, or name one in it"));
+    }
+    Ok(())
+}
+
+/// How an end is told by the contract.
+pub(crate) fn end_of(ended: &Ended) -> Option<actum_contract::execution::End> {
+    use actum_contract::execution::End;
+    const NO_ENTRY: i32 = 2;
+    const NOT_A_FOLDER: i32 = 20;
+    Some(match ended {
+        Ended::Exited(code) => End::Exited(*code),
+        Ended::Signalled(signal) => End::Signalled(*signal),
+        Ended::NotStarted(NO_ENTRY | NOT_A_FOLDER) => End::NotFound,
+        Ended::NotStarted(_) => End::NotExecutable,
+        Ended::TimedOut => End::TimedOut,
+        Ended::OutOfMemory => End::OutOfMemory,
+        Ended::OutOfDisk => End::OutOfDisk,
+        Ended::Cancelled => End::Cancelled,
+        Ended::NotBuilt(_) => return None,
+    })
+}
+
+/// Why there was no cell.
+pub(crate) fn not_built(why: &str) -> Failure {
+    let wall = actum_sandbox::Wall::ALL.into_iter().find(|wall| why.starts_with(&format!("{}:", wall.word())));
+    let failure = Failure::new(error::SANDBOX_UNAVAILABLE, format!("no sandbox: {why}"));
+    match wall {
+        Some(wall) => failure.hint(format!(
+            "`actum doctor` says what this machine enforces; to go on without: `[sandbox] weaker = [\"{}\"]` in actum.toml",
+            wall.word()
+        )),
+        None => failure.hint("`actum doctor` says what is missing on this machine and how to get it"),
+    }
+}

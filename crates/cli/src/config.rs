@@ -1,0 +1,254 @@
+//! `actum.toml`: what the user has settled for a project. Every key has a default; what is unknown or out of range is
+//! refused, with its place. No secret stands in it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::execution::{Host, Tool};
+use actum_sandbox::Wall;
+use serde_json::{Map, Value, json};
+
+use crate::document::Document;
+use crate::failure::Failure;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Config {
+    pub sandbox: SandboxConfig,
+    pub tools: BTreeMap<String, Tool>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxConfig {
+    /// Walls that may be missing.
+    pub weaker: Vec<Wall>,
+    /// Hosts of the network level `registry`.
+    pub registries: Vec<Host>,
+    /// Paths of the filesystem level `extended`, beside the usual ones.
+    pub dependencies: Vec<PathBuf>,
+    /// Addresses of names, as a hosts file.
+    pub hosts: BTreeMap<String, IpAddr>,
+    /// What one execution may send and receive.
+    pub egress_mb: u64,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            weaker: Vec::new(),
+            registries: Vec::new(),
+            dependencies: Vec::new(),
+            hosts: BTreeMap::new(),
+            egress_mb: EGRESS_MB,
+        }
+    }
+}
+
+const EGRESS_MB: u64 = 1_024;
+const EGRESS_MB_MAX: u64 = 1 << 20;
+
+/// Sections that other parts of the program read.
+const SECTIONS: [&str; 9] =
+    ["agents", "providers", "prices", "tools", "sandbox", "store", "blobs", "server", "retention"];
+
+impl Config {
+    /// Reads the file of a project, if there is one.
+    pub(crate) fn read(root: &Path) -> Result<Self, Failure> {
+        let path = root.join("actum.toml");
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let document = Document::read(&path)?;
+        let value = document.value()?;
+        let mut reader = Reader { document: &document, flaws: Vec::new() };
+        let config = reader.config(&value);
+        match reader.flaws.first() {
+            None => Ok(config),
+            Some((key, _)) => {
+                let lines: Vec<String> = reader.flaws.iter().map(|(_, flaw)| flaw.clone()).collect();
+                let failure = Failure::new(error::CONFIG, format!("actum.toml: {}", lines.join("\n  ")));
+                let place = document.place_of_key(key);
+                Err(match place {
+                    Some(place) => failure.at(place),
+                    None => failure,
+                }
+                .hint("`actum schema config` prints what may stand there"))
+            }
+        }
+    }
+}
+
+struct Reader<'d> {
+    document: &'d Document,
+    /// The key, for its place, and what is wrong.
+    flaws: Vec<(String, String)>,
+}
+
+impl Reader<'_> {
+    fn bad(&mut self, key: &str, at: &str, value: &Value, expected: &str) {
+        let _ = self.document;
+        let text: String = value.to_string().chars().take(80).collect();
+        self.flaws.push((key.to_owned(), format!("{at}{key} is {text}, expected {expected}")));
+    }
+
+    fn table<'v>(&mut self, value: &'v Value, key: &str, at: &str) -> Option<&'v Map<String, Value>> {
+        if value.as_object().is_none() {
+            self.bad(key, at, value, "a table");
+        }
+        value.as_object()
+    }
+
+    fn texts(&mut self, value: &Value, key: &str, at: &str) -> Vec<String> {
+        let texts: Option<Vec<String>> =
+            value.as_array().and_then(|list| list.iter().map(|v| v.as_str().map(ToOwned::to_owned)).collect());
+        texts.unwrap_or_else(|| {
+            self.bad(key, at, value, "a list of texts");
+            Vec::new()
+        })
+    }
+
+    fn config(&mut self, value: &Value) -> Config {
+        let mut config = Config::default();
+        let Some(sections) = self.table(value, "the file", "") else { return config };
+        for (name, section) in sections {
+            match name.as_str() {
+                "sandbox" => config.sandbox = self.sandbox(section),
+                "tools" => config.tools = self.tools(section),
+                known if SECTIONS.contains(&known) => {}
+                _ => self.bad(name, "", section, &format!("one of the sections {}", SECTIONS.join(", "))),
+            }
+        }
+        config
+    }
+
+    fn sandbox(&mut self, section: &Value) -> SandboxConfig {
+        let mut config = SandboxConfig::default();
+        let Some(keys) = self.table(section, "sandbox", "") else { return config };
+        let at = "sandbox.";
+        for (key, value) in keys {
+            match key.as_str() {
+                "weaker" => {
+                    for word in self.texts(value, key, at) {
+                        match Wall::named(&word) {
+                            Some(wall) => config.weaker.push(wall),
+                            None => {
+                                let walls = Wall::ALL.map(Wall::word).join(", ");
+                                self.bad(key, at, &json!(word), &format!("walls: {walls}"));
+                            }
+                        }
+                    }
+                }
+                "registries" => {
+                    for text in self.texts(value, key, at) {
+                        match Host::parse(&text) {
+                            Ok(host) => config.registries.push(host),
+                            Err(e) => self.bad(key, at, &json!(text), &e.to_string()),
+                        }
+                    }
+                }
+                "dependencies" => config.dependencies = self.texts(value, key, at).into_iter().map(expand).collect(),
+                "hosts" => {
+                    let Some(names) = self.table(value, key, at) else { continue };
+                    for (name, address) in names {
+                        match address.as_str().and_then(|text| text.parse().ok()) {
+                            Some(parsed) => drop(config.hosts.insert(name.to_ascii_lowercase(), parsed)),
+                            None => self.bad(name, "sandbox.hosts.", address, "an address"),
+                        }
+                    }
+                }
+                "egress_mb" => match value.as_u64().filter(|n| (1..=EGRESS_MB_MAX).contains(n)) {
+                    Some(number) => config.egress_mb = number,
+                    None => self.bad(key, at, value, &format!("a whole number from 1 to {EGRESS_MB_MAX}")),
+                },
+                _ => self.bad(key, at, value, "weaker, registries, dependencies, hosts or egress_mb"),
+            }
+        }
+        config
+    }
+
+    fn tools(&mut self, section: &Value) -> BTreeMap<String, Tool> {
+        let Some(entries) = self.table(section, "tools", "") else { return BTreeMap::new() };
+        let mut tools = BTreeMap::new();
+        for (id, entry) in entries {
+            let at = format!("tools.{id}.");
+            let mut tool = Tool { id: id.clone(), ..Tool::default() };
+            let Some(keys) = self.table(entry, id, "tools.") else { continue };
+            for (key, value) in keys {
+                match key.as_str() {
+                    "commands" => tool.commands = self.texts(value, key, &at),
+                    "environment" => tool.environment = self.texts(value, key, &at),
+                    "scoped" => tool.scoped = self.texts(value, key, &at),
+                    "arguments" => match value.as_str() {
+                        Some("plain") => tool.any_arguments = false,
+                        Some("any") => tool.any_arguments = true,
+                        _ => self.bad(key, &at, value, "plain or any"),
+                    },
+                    "oversized" => match value.as_str() {
+                        Some("refuse") => tool.cuts_input = false,
+                        Some("cut") => tool.cuts_input = true,
+                        _ => self.bad(key, &at, value, "refuse or cut"),
+                    },
+                    "blake3" => match value.as_str().and_then(actum_contract::digest::Digest::from_hex) {
+                        Some(digest) => tool.pinned = Some(digest.to_hex()),
+                        None => self.bad(key, &at, value, "64 hexadecimal digits"),
+                    },
+                    "status" => match value.as_str() {
+                        Some("active" | "deprecated") => {}
+                        Some("blocked") => tool.blocked = true,
+                        _ => self.bad(key, &at, value, "active, deprecated or blocked"),
+                    },
+                    _ => {
+                        let known = "commands, environment, scoped, arguments, oversized, blake3 or status";
+                        self.bad(key, &at, value, known);
+                    }
+                }
+            }
+            tools.insert(id.clone(), tool);
+        }
+        tools
+    }
+}
+
+/// `~` is the home of whoever runs this.
+pub(crate) fn expand(text: String) -> PathBuf {
+    match (text.strip_prefix("~/"), std::env::var_os("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+        _ => PathBuf::from(text),
+    }
+}
+
+/// The JSON Schema of the file, as far as it is read by now.
+pub(crate) fn schema() -> Value {
+    let texts = json!({"type": "array", "items": {"type": "string"}});
+    let object = |properties: Value| json!({"type": "object", "properties": properties, "additionalProperties": false});
+    let sandbox = json!({
+        "weaker": {"type": "array", "items": {"enum": Wall::ALL.map(Wall::word)}, "default": [],
+            "description": "walls that may be missing; the evidence names those that were"},
+        "registries": {"type": "array", "items": {"type": "string"}, "default": [],
+            "description": "hosts of the network level registry"},
+        "dependencies": {"type": "array", "items": {"type": "string"}, "default": [],
+            "description": "paths of the filesystem level extended, beside the usual ones"},
+        "hosts": {"type": "object", "additionalProperties": {"type": "string"}, "default": {},
+            "description": "addresses of names, as in a hosts file"},
+        "egress_mb": {"type": "integer", "minimum": 1, "maximum": EGRESS_MB_MAX, "default": EGRESS_MB,
+            "description": "what one execution may send and receive"},
+    });
+    let tool = json!({
+        "commands": texts, "environment": texts, "scoped": texts,
+        "arguments": {"enum": ["plain", "any"], "default": "plain"},
+        "oversized": {"enum": ["refuse", "cut"], "default": "refuse"},
+        "blake3": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "status": {"enum": ["active", "deprecated", "blocked"], "default": "active"},
+    });
+    let mut properties = Map::new();
+    for section in SECTIONS {
+        properties.insert(section.to_owned(), json!({"type": "object"}));
+    }
+    properties.insert("sandbox".into(), object(sandbox));
+    properties.insert("tools".into(), json!({"type": "object", "additionalProperties": object(tool)}));
+    let mut schema = object(Value::Object(properties));
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("actum.toml");
+    schema
+}

@@ -1,0 +1,225 @@
+//! Watching a program to its end while its output is taken in: bounded in memory, however much there is of it.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use actum_contract::digest::{Blake3, Digest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cell::Report;
+use crate::spawner::{Files, News, Running};
+
+/// The program's end of three pipes, and ours.
+#[derive(Debug)]
+pub struct Pipes {
+    input: Option<File>,
+    output: Option<File>,
+    errors: Option<File>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Output,
+    Errors,
+}
+
+/// How much is kept of each stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    pub output_bytes: usize,
+    pub errors_bytes: usize,
+}
+
+/// What came out of a stream.
+#[derive(Debug)]
+pub struct Captured {
+    /// The beginning, as far as there was room.
+    pub kept: Vec<u8>,
+    pub bytes: u64,
+    /// BLAKE3 of all of it.
+    pub digest: Digest,
+}
+
+impl Captured {
+    pub fn is_cut(&self) -> bool {
+        (self.kept.len() as u64) < self.bytes
+    }
+}
+
+/// How it ended, with what came out.
+#[derive(Debug)]
+pub struct Watched {
+    pub report: Report,
+    pub output: Captured,
+    pub errors: Captured,
+}
+
+/// After the end, output that is still in the pipes arrives at once; nobody is left to write more.
+const DRAIN_WITHIN: Duration = Duration::from_millis(500);
+
+/// What a cell may take beyond its deadline and grace until it counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(20);
+
+impl Pipes {
+    pub fn new() -> io::Result<(Self, Files)> {
+        let (input, ours_in) = io::pipe()?;
+        let (ours_out, output) = io::pipe()?;
+        let (ours_err, errors) = io::pipe()?;
+        let file = |end: OwnedFd| Some(File::from(end));
+        let pipes = Self { input: file(ours_in.into()), output: file(ours_out.into()), errors: file(ours_err.into()) };
+        for end in [&pipes.input, &pipes.output, &pipes.errors].into_iter().flatten() {
+            rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::NONBLOCK)?;
+        }
+        Ok((pipes, Files { input: input.into(), output: output.into(), errors: errors.into() }))
+    }
+}
+
+struct Taking {
+    room: usize,
+    kept: Vec<u8>,
+    bytes: u64,
+    hash: Blake3,
+}
+
+impl Taking {
+    fn new(room: usize) -> Self {
+        Self { room, kept: Vec::new(), bytes: 0, hash: Blake3::default() }
+    }
+
+    /// The part of the piece that is kept.
+    fn take<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
+        self.hash.update(piece);
+        self.bytes += piece.len() as u64;
+        let kept = &piece[..piece.len().min(self.room - self.kept.len())];
+        self.kept.extend_from_slice(kept);
+        kept
+    }
+
+    fn finish(self) -> Captured {
+        Captured { kept: self.kept, bytes: self.bytes, digest: self.hash.finish() }
+    }
+}
+
+/// Feeds the input, takes in the output, and waits for the end. `kept` sees each piece that is kept as it comes; `listening`
+/// gets the listeners of a cell with a way out.
+pub fn watch(
+    mut running: Running,
+    pipes: Pipes,
+    input: &[u8],
+    room: Room,
+    limit: Option<Duration>,
+    kept: &mut dyn FnMut(Stream, &[u8]),
+    listening: &mut dyn FnMut(Vec<OwnedFd>),
+) -> io::Result<Watched> {
+    let mut pipes = pipes;
+    let mut streams = [Taking::new(room.output_bytes), Taking::new(room.errors_bytes)];
+    let mut left = input;
+    let stuck_at = limit.map(|limit| Instant::now() + limit + STUCK_AFTER);
+    let report = loop {
+        if left.is_empty() {
+            pipes.input = None;
+        }
+        let due = running.tend().unwrap_or(Duration::from_secs(1));
+        let line = flow(&mut pipes, Some(&running), due, &mut left, &mut streams, kept)?;
+        if line {
+            match running.next()? {
+                News::Started => {}
+                News::Listening(files) => listening(files),
+                News::Ended(report) => break report,
+            }
+        }
+        if stuck_at.is_some_and(|at| Instant::now() > at) {
+            running.kill();
+        }
+    };
+    pipes.input = None;
+    let until = Instant::now() + DRAIN_WITHIN;
+    while (pipes.output.is_some() || pipes.errors.is_some()) && Instant::now() < until {
+        flow(&mut pipes, None, Duration::from_millis(50), &mut left, &mut streams, kept)?;
+    }
+    let [output, errors] = streams.map(Taking::finish);
+    Ok(Watched { report, output, errors })
+}
+
+/// Moves what can be moved. True if the cell has something to say.
+fn flow(
+    pipes: &mut Pipes,
+    running: Option<&Running>,
+    patience: Duration,
+    left: &mut &[u8],
+    streams: &mut [Taking; 2],
+    kept: &mut dyn FnMut(Stream, &[u8]),
+) -> io::Result<bool> {
+    let mut asked: Vec<PollFd<'_>> = Vec::new();
+    let mut roles = Vec::new();
+    if let Some(running) = running {
+        asked.push(PollFd::new(running.line(), PollFlags::IN));
+        roles.push(Role::Line);
+    }
+    for (file, role, flags) in [
+        (&pipes.output, Role::Output, PollFlags::IN),
+        (&pipes.errors, Role::Errors, PollFlags::IN),
+        (&pipes.input, Role::Input, PollFlags::OUT),
+    ] {
+        if let Some(file) = file {
+            asked.push(PollFd::new(file, flags));
+            roles.push(role);
+        }
+    }
+    let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    match poll(&mut asked, Some(&time)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let happened: Vec<Role> =
+        asked.iter().zip(&roles).filter(|(file, _)| !file.revents().is_empty()).map(|(_, role)| *role).collect();
+    drop(asked);
+    for role in &happened {
+        match role {
+            Role::Line => {}
+            Role::Output => drain(&mut pipes.output, &mut streams[0], &mut |piece| kept(Stream::Output, piece)),
+            Role::Errors => drain(&mut pipes.errors, &mut streams[1], &mut |piece| kept(Stream::Errors, piece)),
+            Role::Input => feed(&mut pipes.input, left),
+        }
+    }
+    Ok(happened.contains(&Role::Line))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Line,
+    Output,
+    Errors,
+    Input,
+}
+
+/// As much as a pipe holds at once, so that one stream does not keep the others waiting.
+const PIECE_BYTES: usize = 64 << 10;
+
+fn drain(end: &mut Option<File>, taking: &mut Taking, kept: &mut dyn FnMut(&[u8])) {
+    let Some(file) = end else { return };
+    let mut piece = [0; PIECE_BYTES];
+    match file.read(&mut piece) {
+        Ok(0) => *end = None,
+        Ok(length) => {
+            let piece = taking.take(&piece[..length]);
+            if !piece.is_empty() {
+                kept(piece);
+            }
+        }
+        Err(e) if [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].contains(&e.kind()) => {}
+        Err(_) => *end = None,
+    }
+}
+
+fn feed(end: &mut Option<File>, left: &mut &[u8]) {
+    let Some(file) = end else { return };
+    match file.write(&left[..left.len().min(PIECE_BYTES)]) {
+        Ok(length) => *left = &left[length..],
+        Err(e) if [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].contains(&e.kind()) => {}
+        // Nobody reads it any more.
+        Err(_) => *left = &[],
+    }
+}

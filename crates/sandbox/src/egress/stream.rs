@@ -1,0 +1,419 @@
+//! One connection out of a cell: whom it wants, whether it may, and then bytes both ways.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actum_contract::execution::{AddressKind, Host, Verdict, allows, kind_of};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::speech::{BEGINNING_BYTES_MAX, Body, Chunks, Greeting, Request, Speech, listen};
+use super::{Decision, Shared};
+
+/// How long a program may take to say what it wants where it has to say something.
+const SPEAK_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long is waited for a program to speak first where the other side may be the one who does.
+const MAY_SPEAK_WITHIN: Duration = Duration::from_millis(300);
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Plain and encrypted: on these ports nothing else is let through.
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+
+/// Whom a connection is for, and how it came to us.
+struct Wish {
+    by: &'static str,
+    host: String,
+    port: u16,
+}
+
+/// Serves a connection to its end. Whatever goes wrong is noted, and the connection is closed.
+pub(super) async fn serve(shared: &Shared, mut stream: TcpStream, is_proxy: bool) {
+    let mut beginning = Vec::new();
+    let wish = if is_proxy {
+        match timeout(SPEAK_WITHIN, wish(&mut stream, &mut beginning)).await {
+            Ok(Ok(Some(wish))) => wish,
+            _ => return,
+        }
+    } else {
+        let Ok(local) = stream.local_addr() else { return };
+        let Ok(host) = shared.names.lock().map(|names| names.name(local.ip())) else { return };
+        Wish { by: "connection", host, port: local.port() }
+    };
+    let mut decision = shared.decision(wish.by, &wish.host, Some(wish.port), &Verdict::Allowed);
+    if let Err(verdict) = carry(shared, &mut stream, beginning, &wish, &mut decision).await {
+        let blocked = shared.decision(wish.by, &wish.host, Some(wish.port), &verdict);
+        decision = Decision {
+            address: decision.address,
+            sent_bytes: decision.sent_bytes,
+            received_bytes: decision.received_bytes,
+            ..blocked
+        };
+        refuse(&mut stream, wish.by, &decision).await;
+    }
+    shared.note(decision);
+}
+
+/// Says no in the language of whoever asks, where there is one.
+async fn refuse(stream: &mut TcpStream, by: &str, decision: &Decision) {
+    let text = format!("{}: {}\n", decision.code, decision.why);
+    let answer = match by {
+        "connect" | "http" => format!(
+            "HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+            text.len()
+        )
+        .into_bytes(),
+        "socks5" => vec![5, 2, 0, 1, 0, 0, 0, 0, 0, 0],
+        _ => return,
+    };
+    let _ = stream.write_all(&answer).await;
+}
+
+/// What is asked of the proxy.
+async fn wish(stream: &mut TcpStream, beginning: &mut Vec<u8>) -> io::Result<Option<Wish>> {
+    read_more(stream, beginning).await?;
+    if beginning[0] == 5 {
+        beginning.clear();
+        return socks(stream).await;
+    }
+    let request = loop {
+        match listen(beginning) {
+            Speech::More if beginning.len() < BEGINNING_BYTES_MAX => read_more(stream, beginning).await?,
+            Speech::Http(request) => break request,
+            _ => return Ok(None),
+        }
+    };
+    if request.method == "CONNECT" {
+        beginning.drain(..request.length);
+        return Ok(split(&request.target, None).map(|(host, port)| Wish { by: "connect", host, port }));
+    }
+    let authority =
+        request.target.strip_prefix("http://").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    Ok(authority.and_then(|authority| split(authority, Some(HTTP_PORT))).map(|(host, port)| Wish {
+        by: "http",
+        host,
+        port,
+    }))
+}
+
+/// SOCKS 5 as far as it is needed: connections, without a password.
+async fn socks(stream: &mut TcpStream) -> io::Result<Option<Wish>> {
+    let count = stream.read_u8().await?;
+    let mut methods = vec![0; usize::from(count)];
+    stream.read_exact(&mut methods).await?;
+    if !methods.contains(&0) {
+        stream.write_all(&[5, 0xff]).await?;
+        return Ok(None);
+    }
+    stream.write_all(&[5, 0]).await?;
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).await?;
+    let host = match head {
+        [5, 1, _, 1] => IpAddr::from(read_array::<4>(stream).await?).to_string(),
+        [5, 1, _, 4] => IpAddr::from(read_array::<16>(stream).await?).to_canonical().to_string(),
+        [5, 1, _, 3] => {
+            let mut name = vec![0; usize::from(stream.read_u8().await?)];
+            stream.read_exact(&mut name).await?;
+            String::from_utf8_lossy(&name).into_owned()
+        }
+        _ => {
+            stream.write_all(&[5, 7, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+            return Ok(None);
+        }
+    };
+    let port = stream.read_u16().await?;
+    Ok(Some(Wish { by: "socks5", host, port }))
+}
+
+async fn read_array<const N: usize>(stream: &mut TcpStream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+async fn read_more(stream: &mut TcpStream, into: &mut Vec<u8>) -> io::Result<()> {
+    match stream.read_buf(into).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Host and port of an authority; nothing if it is no plain one.
+fn split(authority: &str, usual: Option<u16>) -> Option<(String, u16)> {
+    if let Some((address, rest)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let port = rest.strip_prefix(':').map_or(usual, |port| port.parse().ok())?;
+        return Some((address.to_owned(), port));
+    }
+    match authority.rsplit_once(':') {
+        Some((host, port)) => Some((host.to_owned(), port.parse().ok()?)),
+        None => Some((authority.to_owned(), usual?)),
+    }
+}
+
+/// Checks, dials and carries. The verdict if it was not let through.
+async fn carry(
+    shared: &Shared,
+    stream: &mut TcpStream,
+    mut beginning: Vec<u8>,
+    wish: &Wish,
+    decision: &mut Decision,
+) -> Result<(), Verdict> {
+    let rules = &shared.rules;
+    if let blocked @ Verdict::Blocked { .. } = allows(&rules.allow, &rules.deny, &wish.host, Some(wish.port)) {
+        return Err(blocked);
+    }
+    // Whoever asked a proxy waits for its yes before he speaks.
+    let agreed: &[u8] = match wish.by {
+        "connect" => b"HTTP/1.1 200 Connection established\r\n\r\n",
+        "socks5" => &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0],
+        _ => b"",
+    };
+    let lost = |e: io::Error| Verdict::blocked("ssrf_block.connection_failed", e.to_string());
+    let address = resolve(shared, wish).await?;
+    decision.address = Some(address);
+    stream.write_all(agreed).await.map_err(lost)?;
+    let speech = hear(stream, &mut beginning, wish.port).await;
+    let request = judge(&speech, wish)?;
+    let dialled = timeout(CONNECT_WITHIN, TcpStream::connect(SocketAddr::new(address, wish.port))).await;
+    let mut out = dialled.map_err(|_| lost(io::ErrorKind::TimedOut.into()))?.map_err(lost)?;
+    match request {
+        Some(request) => one_request(shared, stream, &mut out, &beginning, request, wish, decision).await,
+        None => both_ways(shared, stream, &mut out, &beginning, decision).await,
+    }
+}
+
+/// The first bytes, as far as they are needed to tell what this is.
+async fn hear(stream: &mut TcpStream, beginning: &mut Vec<u8>, port: u16) -> Speech {
+    let patience = if [HTTP_PORT, HTTPS_PORT].contains(&port) { SPEAK_WITHIN } else { MAY_SPEAK_WITHIN };
+    let hearing = async {
+        loop {
+            match listen(beginning) {
+                Speech::More if beginning.len() < BEGINNING_BYTES_MAX => read_more(stream, beginning).await?,
+                other => return Ok::<_, io::Error>(other),
+            }
+        }
+    };
+    match timeout(patience, hearing).await {
+        Ok(Ok(speech)) => speech,
+        _ => listen(beginning),
+    }
+}
+
+/// Whether what is said fits whom it was said to. The request, if it is one that has to be followed.
+fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Verdict> {
+    let mismatch = |said: &str| {
+        let said: String = said.chars().take(80).collect();
+        Verdict::blocked("ssrf_block.name_mismatch", format!("a connection to {} says it is for {said:?}", wish.host))
+    };
+    let host = wish.host.trim_end_matches('.');
+    let is_address = host.parse::<IpAddr>().is_ok();
+    let none = |what: &str| Verdict::blocked("ssrf_block.no_name", format!("port {} is for {what}", wish.port));
+    match speech {
+        Speech::Tls(Greeting { hides: true, .. }) => {
+            Err(Verdict::blocked("ssrf_block.no_name", "the greeting hides the name it is for"))
+        }
+        Speech::Tls(Greeting { name: Some(name), .. }) if !name.eq_ignore_ascii_case(host) => Err(mismatch(name)),
+        Speech::Tls(Greeting { name: Some(_), .. }) => Ok(None),
+        Speech::Tls(Greeting { name: None, .. }) if is_address => Ok(None),
+        Speech::Tls(_) => Err(Verdict::blocked("ssrf_block.no_name", "the greeting names nobody")),
+        Speech::Http(_) if wish.port == HTTPS_PORT => Err(none("encrypted connections only")),
+        Speech::Http(request) => {
+            let fits = |said: &String| {
+                split(said, Some(wish.port)).is_some_and(|(name, port)| {
+                    name.trim_end_matches('.').eq_ignore_ascii_case(host) && (port == wish.port || port == HTTP_PORT)
+                })
+            };
+            match request.hosts.iter().find(|said| !fits(said)) {
+                Some(other) => Err(mismatch(other)),
+                None if request.hosts.is_empty() => {
+                    Err(Verdict::blocked("ssrf_block.no_name", "the request names no host"))
+                }
+                None if request.body == Body::Unclear
+                    || ["CONNECT", "PRI", "TRACE"].contains(&request.method.as_str()) =>
+                {
+                    Err(Verdict::blocked("ssrf_block.invalid_url", "the request could be read in two ways"))
+                }
+                None => Ok(Some(request)),
+            }
+        }
+        Speech::Other | Speech::More if wish.port == HTTPS_PORT => Err(none("encrypted connections only")),
+        Speech::Other | Speech::More if wish.port == HTTP_PORT => Err(none("requests of HTTP only")),
+        Speech::Other => Ok(None),
+        // Nothing was said, or the beginning of something that could have been said whole.
+        Speech::More => Ok(None),
+    }
+}
+
+/// The address to dial: the one that was looked at. One that is not public has to be listed as such, or said by the user.
+async fn resolve(shared: &Shared, wish: &Wish) -> Result<IpAddr, Verdict> {
+    let host = wish.host.trim_end_matches('.').to_ascii_lowercase();
+    if let Some(address) = shared.rules.hosts.get(&host) {
+        return Ok(*address);
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        // Listed as it is: this was checked before.
+        return Ok(address.to_canonical());
+    }
+    let failed = |why: String| Verdict::blocked("ssrf_block.dns_resolution_failed", why);
+    let asked = timeout(CONNECT_WITHIN, tokio::net::lookup_host((host.as_str(), wish.port))).await;
+    let found = asked.map_err(|_| failed("no answer".into()))?.map_err(|e| failed(e.to_string()))?;
+    let is_listed = |address: IpAddr| {
+        let listed: Vec<Host> = shared.rules.allow.iter().filter(|host| !host.is_any()).cloned().collect();
+        allows(&listed, &shared.rules.deny, &address.to_string(), Some(wish.port)) == Verdict::Allowed
+    };
+    let mut refused = failed(format!("{host} has no address"));
+    for address in found.map(|found| found.ip().to_canonical()) {
+        match kind_of(address) {
+            AddressKind::Public => return Ok(address),
+            _ if is_listed(address) => return Ok(address),
+            AddressKind::Metadata => {
+                refused = Verdict::blocked("ssrf_block.metadata_endpoint", format!("{host} is {address}"));
+            }
+            AddressKind::Private => {
+                refused = Verdict::blocked("ssrf_block.private_address", format!("{host} is {address}"));
+            }
+        }
+    }
+    Err(refused)
+}
+
+/// Counts bytes against what the cell may have carried.
+fn carried(shared: &Shared, bytes: usize) -> Result<(), Verdict> {
+    let before = shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    match before + bytes as u64 > shared.rules.bytes_max {
+        true => Err(Verdict::blocked("ssrf_block.byte_limit", format!("more than {} bytes", shared.rules.bytes_max))),
+        false => Ok(()),
+    }
+}
+
+/// Bytes both ways until both sides have ended, or one has failed.
+async fn both_ways(
+    shared: &Shared,
+    inside: &mut TcpStream,
+    outside: &mut TcpStream,
+    beginning: &[u8],
+    decision: &mut Decision,
+) -> Result<(), Verdict> {
+    carried(shared, beginning.len())?;
+    decision.sent_bytes += beginning.len() as u64;
+    if outside.write_all(beginning).await.is_err() {
+        return Ok(());
+    }
+    let (mut inside_read, mut inside_write) = inside.split();
+    let (mut outside_read, mut outside_write) = outside.split();
+    let sent = pass(shared, &mut inside_read, &mut outside_write, &mut decision.sent_bytes);
+    let received = pass(shared, &mut outside_read, &mut inside_write, &mut decision.received_bytes);
+    tokio::try_join!(sent, received).map(|_| ())
+}
+
+async fn pass(
+    shared: &Shared,
+    from: &mut (impl tokio::io::AsyncRead + Unpin),
+    to: &mut (impl tokio::io::AsyncWrite + Unpin),
+    count: &mut u64,
+) -> Result<(), Verdict> {
+    let mut bytes = vec![0; 16 << 10];
+    loop {
+        let length = from.read(&mut bytes).await.unwrap_or(0);
+        if length == 0 {
+            let _ = to.shutdown().await;
+            return Ok(());
+        }
+        carried(shared, length)?;
+        *count += length as u64;
+        if to.write_all(&bytes[..length]).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// One request and its answer. The connection ends with it, so that no second request can name another host.
+async fn one_request(
+    shared: &Shared,
+    inside: &mut TcpStream,
+    outside: &mut TcpStream,
+    beginning: &[u8],
+    request: &Request,
+    wish: &Wish,
+    decision: &mut Decision,
+) -> Result<(), Verdict> {
+    let path = match request.target.split_once("://") {
+        Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
+        None => &request.target,
+    };
+    let mut head = format!("{} {path} HTTP/1.1\r\n", request.method).into_bytes();
+    for (name, value) in &request.headers {
+        head.extend_from_slice(name.as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value);
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"Connection: close\r\n\r\n");
+    let _ = wish;
+    carried(shared, head.len())?;
+    decision.sent_bytes += head.len() as u64;
+    if outside.write_all(&head).await.is_err() {
+        return Ok(());
+    }
+    let (mut inside_read, mut inside_write) = inside.split();
+    let (mut outside_read, mut outside_write) = outside.split();
+    let sent_bytes = &mut decision.sent_bytes;
+    let asking = async {
+        let mut length = match request.body {
+            Body::Length(length) => length,
+            _ => u64::MAX,
+        };
+        let mut chunks = Chunks::default();
+        let mut bytes = beginning[request.length..].to_vec();
+        loop {
+            let most = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+            let taken = match request.body {
+                Body::Chunked => chunks
+                    .take(&bytes)
+                    .ok_or_else(|| Verdict::blocked("ssrf_block.invalid_url", "the request's body is not in pieces"))?,
+                _ => most,
+            };
+            carried(shared, taken)?;
+            *sent_bytes += taken as u64;
+            length -= taken as u64;
+            if outside_write.write_all(&bytes[..taken]).await.is_err() {
+                break;
+            }
+            if length == 0 || chunks.are_over() {
+                break;
+            }
+            bytes.clear();
+            bytes.reserve(16 << 10);
+            if inside_read.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+        Ok::<_, Verdict>(())
+    };
+    let answering = pass(shared, &mut outside_read, &mut inside_write, &mut decision.received_bytes);
+    tokio::try_join!(asking, answering).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_are_split_only_where_they_are_plain() {
+        assert_eq!(split("a.test:8080", None), Some(("a.test".into(), 8080)));
+        assert_eq!(split("a.test", Some(80)), Some(("a.test".into(), 80)));
+        assert_eq!(split("[::1]:443", None), Some(("::1".into(), 443)));
+        assert_eq!(split("a.test", None), None);
+        assert_eq!(split("a.test:x", Some(80)), None);
+        assert_eq!(
+            split("allowed.test@evil.test:80", None),
+            Some(("allowed.test@evil.test".into(), 80)),
+            "no host name"
+        );
+    }
+}
