@@ -68,7 +68,7 @@ pub const ALREADY_APPLIED: &str = "ALREADY_APPLIED";
 pub const SANDBOX_UNAVAILABLE: &str = "SANDBOX_UNAVAILABLE";
 pub const EXECUTION_REFUSED: &str = "EXECUTION_REFUSED";
 pub const APPROVAL_NEEDED: &str = "APPROVAL_NEEDED";
-pub const OUTPUTS_MISSING: &str = "OUTPUTS_MISSING";
+pub const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -162,9 +162,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0503", APPROVAL_NEEDED, (8, 202), "A person has to agree first",
         "The execution asks for a level (elevated, open) that waits for an approval.",
         "`actum approvals list` shows what waits; `actum approve ID` agrees, once or for a time. Then run the command again."),
-    row("A0504", OUTPUTS_MISSING, (1, 422), "Outputs are not as agreed",
-        "A file that was to be there is missing, is no plain file, leads out of the workspace, or all of them together are too large.",
-        "The evidence names each path. Outputs may be 10 MiB together, artifacts as well."),
+    row("A0504", EXECUTION_EXISTS, (6, 409), "There was such an execution already",
+        "The contract names an execution id that has been used. An id stands for one execution.",
+        "Leave `execution_id` out, or choose another. `actum logs ID` shows what the earlier one did."),
 ];
 
 #[cfg(test)]
@@ -204,6 +204,10 @@ mod tests {
             STAGING,
             STAGE_BUSY,
             ALREADY_APPLIED,
+            SANDBOX_UNAVAILABLE,
+            EXECUTION_REFUSED,
+            APPROVAL_NEEDED,
+            EXECUTION_EXISTS,
             STORE_UNAVAILABLE,
             STORE_UNUSABLE,
             STORE_DAMAGED,

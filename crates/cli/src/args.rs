@@ -10,7 +10,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
-    apply, canon, completions, contract, diff, doctor, key, ledger, sandbox, schema, snapshot, stage, store, undo,
+    apply, approvals, canon, completions, contract, diff, doctor, exec, key, ledger, logs, sandbox, schema, snapshot,
+    stage, store, undo,
 };
 use crate::ui;
 
@@ -66,6 +67,17 @@ pub(crate) enum Command {
     /// The workspace store alone: freeze, thaw, compare, list, clean up
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
+    /// One execution under the code execution contract
+    Exec(exec::Exec),
+    /// What an execution has put out
+    Logs(logs::Logs),
+    /// What waits for a person
+    #[command(subcommand)]
+    Approvals(approvals::Verb),
+    /// Agree to what waits
+    Approve(approvals::Approve),
+    /// Refuse what waits
+    Deny(approvals::Deny),
     /// The sandbox alone, for any command
     Sandbox(sandbox::Sandbox),
     /// Say what this machine can do, and how to get the rest

@@ -148,6 +148,8 @@ impl Wanted<'_> {
         let own = grants.keys().map(|path| path.join(".actum")).filter(|path| path.exists());
         deny.extend(own.chain(grants.keys().filter(|path| path.ends_with(".actum")).cloned()).collect::<Vec<_>>());
         grants.retain(|path, _| !path.ends_with(".actum"));
+        deny.sort();
+        deny.dedup();
         environment.insert("PATH".to_owned(), path);
         environment.extend(FIXED.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         environment.extend(self.environment);

@@ -1,5 +1,6 @@
 //! The binary: composition root, exit codes, and nothing else. Every verb lives in `command/`.
 
+mod approval;
 mod args;
 mod cell;
 mod command;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use actum_api::error;
+use actum_contract::digest::Digest;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
 use actum_sandbox::Layers;
@@ -141,6 +142,36 @@ impl Ledger {
             Outcome::Refused(refusal) => {
                 let message = format!("the ledger refused {word} {}: {refusal:?}", publication.id);
                 Err(Failure::new(error::INTERNAL, message))
+            }
+        }
+    }
+}
+
+impl Ledger {
+    /// Writes down that there was an execution, how it ended, and by its digest everything that is known of it.
+    pub(crate) fn record_execution(&self, result: &Value, evidence: Digest) -> Result<(), Failure> {
+        let id = result["execution_id"].as_str().unwrap_or_default();
+        let entry = json!({
+            "id": format!("execution:{}", Digest::sha256(id.as_bytes()).to_hex()),
+            "tenantId": LOCAL_TENANT,
+            "module": "sandbox",
+            "source": "actum",
+            "type": "tool_execution",
+            "createdAt": format!("{:.3}", Timestamp::now()),
+            "payload": {
+                "executionId": id,
+                "toolId": result["tool_id"],
+                "status": result["status"],
+                "exitCode": result["exit_code"],
+                "contract": result["evidence"]["contract_sha256"],
+                "evidence": evidence.to_hex(),
+            },
+        });
+        let submission = draft::read_value(entry, Timestamp::now());
+        match block_on(async { Ok(self.0.append(submission).await?) })? {
+            Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
+            Outcome::Refused(refusal) => {
+                Err(Failure::new(error::INTERNAL, format!("the ledger refused execution {id}: {refusal:?}")))
             }
         }
     }

@@ -63,7 +63,8 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(500);
 const STUCK_AFTER: Duration = Duration::from_secs(20);
 
 impl Pipes {
-    pub fn new() -> io::Result<(Self, Files)> {
+    /// Without input the program reads from nowhere: many take a pipe for something to be waited for.
+    pub fn new(has_input: bool) -> io::Result<(Self, Files)> {
         let (input, ours_in) = io::pipe()?;
         let (ours_out, output) = io::pipe()?;
         let (ours_err, errors) = io::pipe()?;
@@ -72,7 +73,8 @@ impl Pipes {
         for end in [&pipes.input, &pipes.output, &pipes.errors].into_iter().flatten() {
             rustix::fs::fcntl_setfl(end, rustix::fs::OFlags::NONBLOCK)?;
         }
-        Ok((pipes, Files { input: input.into(), output: output.into(), errors: errors.into() }))
+        let input = if has_input { OwnedFd::from(input) } else { File::open("/dev/null")?.into() };
+        Ok((pipes, Files { input, output: output.into(), errors: errors.into() }))
     }
 }
 

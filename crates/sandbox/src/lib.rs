@@ -9,6 +9,7 @@ mod cell;
 mod census;
 mod cgroup;
 mod channel;
+mod collect;
 mod egress;
 mod entry;
 mod init;
@@ -26,11 +27,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use capture::{Captured, Pipes, Room, Stream, Watched, watch};
-pub use cell::{Access, Cell, Ended, Grant, Identity, Kept, Limits, Network, Report, Used, Wall};
+pub use cell::{Access, Cell, Ended, Grant, Identity, Kept, Limits, Network, Report, Used, Wall, probe_cell};
+pub use collect::{find_program, open_beneath, path_of, read_beneath};
 pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
-pub use overlay::{Layers, Unavailable, Way, is_in_use, probe};
+pub use overlay::{Layers, Unavailable, Way, is_in_use, probe, remedy};
 pub use spawner::{Files, News, Running, Spawner, run_alone};
 
 /// What a program finds where it is started.

@@ -77,7 +77,7 @@ fn probe_in(folder: &Path) -> Result<Way, String> {
 }
 
 /// What an administrator can do, as far as the machine tells.
-fn remedy() -> &'static str {
+pub fn remedy() -> &'static str {
     let is = |path: &str, value: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
     if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
         "AppArmor keeps ordinary users from making namespaces: `sysctl kernel.apparmor_restrict_unprivileged_userns=0`"

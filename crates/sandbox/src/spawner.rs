@@ -57,7 +57,7 @@ impl Spawner {
     }
 
     /// Starts a program in a cell.
-    pub fn run(&self, cell: Cell, files: &Files) -> io::Result<Running> {
+    pub fn run(&self, cell: Cell, files: Files) -> io::Result<Running> {
         let (line, theirs) = UnixStream::pair()?;
         let passed = [theirs.as_fd(), files.input.as_fd(), files.output.as_fd(), files.errors.as_fd()];
         let requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;

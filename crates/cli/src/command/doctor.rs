@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
-use actum_sandbox::{Unavailable, Way};
+use actum_sandbox::{Ended, Unavailable, Wall, Way};
 use actum_workspace::{Mode, is_publishing_possible, is_reflink_possible};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
@@ -21,6 +20,8 @@ pub(crate) struct Doctor {}
 struct Finding {
     name: &'static str,
     ok: bool,
+    /// It works, and could be better.
+    improvable: bool,
     detail: String,
     remedy: Option<String>,
 }
@@ -44,7 +45,7 @@ impl Drop for Scratch {
 }
 
 impl Doctor {
-    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> super::Ended {
         let project = Project::find(global)?;
         let scratch = Scratch::new(&project)?;
         let findings = [overlay(&scratch.0), reflink(&scratch.0), copy()];
@@ -52,7 +53,13 @@ impl Doctor {
         let shown = |f: &Finding| json!({"name": f.name, "ok": f.ok, "detail": f.detail, "remedy": f.remedy});
         let modes: Vec<Value> = findings.iter().map(shown).collect();
         let publishing = publishing(&scratch.0);
-        out.result(&json!({"staging": {"chosen": best, "modes": modes}, "publishing": shown(&publishing)}), || {
+        let walls = walls(&scratch.0);
+        let sandbox: Vec<Value> = walls.iter().map(shown).collect();
+        let all = json!({
+            "staging": {"chosen": best, "modes": modes}, "publishing": shown(&publishing),
+            "sandbox": {"available": walls.iter().all(|wall| wall.ok), "walls": sandbox},
+        });
+        out.result(&all, || {
             let row = |f: &Finding| {
                 let state = match (f.ok, f.name == best) {
                     (true, true) => "chosen",
@@ -63,9 +70,12 @@ impl Doctor {
             };
             let mut rows: Vec<_> = findings.iter().map(row).collect();
             rows.push(row(&publishing));
-            table(&["STAGING", "", "FOUND"], &rows)
+            let cells: Vec<_> = walls.iter().map(row).collect();
+            format!("{}\n\n{}", table(&["STAGING", "", "FOUND"], &rows), table(&["SANDBOX", "", "ENFORCED BY"], &cells))
         });
-        for finding in findings.iter().chain([&publishing]).filter(|finding| !finding.ok) {
+        for finding in
+            findings.iter().chain([&publishing]).chain(&walls).filter(|finding| !finding.ok || finding.improvable)
+        {
             if let Some(remedy) = &finding.remedy {
                 out.remark(&format!("to get {}: {remedy}", finding.name));
             }
@@ -76,17 +86,29 @@ impl Doctor {
 
 fn overlay(scratch: &Path) -> Finding {
     match actum_sandbox::probe(scratch) {
-        Ok(way) => Finding { name: "overlay", ok: true, detail: format!("mounted {}", way.word()), remedy: None },
-        Err(Unavailable { why, remedy }) => Finding { name: "overlay", ok: false, detail: why, remedy: Some(remedy) },
+        Ok(way) => Finding {
+            name: "overlay",
+            ok: true,
+            improvable: false,
+            detail: format!("mounted {}", way.word()),
+            remedy: None,
+        },
+        Err(Unavailable { why, remedy }) => {
+            Finding { name: "overlay", ok: false, improvable: false, detail: why, remedy: Some(remedy) }
+        }
     }
 }
 
 fn reflink(scratch: &Path) -> Finding {
     match is_reflink_possible(scratch, scratch) {
-        Ok(()) => {
-            Finding { name: "reflink", ok: true, detail: "files can share their blocks".to_owned(), remedy: None }
-        }
-        Err(why) => Finding { name: "reflink", ok: false, detail: why, remedy: None },
+        Ok(()) => Finding {
+            name: "reflink",
+            ok: true,
+            improvable: false,
+            detail: "files can share their blocks".to_owned(),
+            remedy: None,
+        },
+        Err(why) => Finding { name: "reflink", ok: false, improvable: false, detail: why, remedy: None },
     }
 }
 
@@ -95,19 +117,63 @@ fn publishing(scratch: &Path) -> Finding {
     match is_publishing_possible(scratch) {
         Ok(()) => {
             let detail = "files are replaced by exchanging names".to_owned();
-            Finding { name, ok: true, detail, remedy: None }
+            Finding { name, ok: true, improvable: false, detail, remedy: None }
         }
         Err(detail) => {
             let remedy = "keep the workspace on a local file system (ext4, xfs, btrfs, tmpfs, overlay)".to_owned();
-            Finding { name, ok: false, detail, remedy: Some(remedy) }
+            Finding { name, ok: false, improvable: false, detail, remedy: Some(remedy) }
         }
     }
+}
+
+/// What a real cell says of its walls. One is built for it, and `true` is run in it.
+fn walls(scratch: &Path) -> Vec<Finding> {
+    let none = |detail: String, remedy: &str| {
+        vec![Finding { name: "cell", ok: false, improvable: false, detail, remedy: Some(remedy.to_owned()) }]
+    };
+    let spawned = scratch.canonicalize().and_then(|folder| {
+        let (_pipes, files) = actum_sandbox::Pipes::new(false)?;
+        let mut running = actum_sandbox::run_alone(actum_sandbox::probe_cell(&folder), files)?;
+        loop {
+            if let actum_sandbox::News::Ended(report) = running.next()? {
+                return Ok(report);
+            }
+        }
+    });
+    let report = match spawned {
+        Ok(report) => report,
+        Err(e) => return none(e.to_string(), actum_sandbox::remedy()),
+    };
+    match &report.ended {
+        Ended::NotBuilt(why) => return none(why.clone(), actum_sandbox::remedy()),
+        Ended::Exited(0) => {}
+        other => return none(format!("`true` did not run in a cell: {other:?}"), actum_sandbox::remedy()),
+    }
+    let namespaces =
+        "namespaces for users, mounts, processes, network, ipc, names and control groups; a root of its own";
+    let mut found =
+        vec![Finding { name: "cell", ok: true, improvable: false, detail: namespaces.to_owned(), remedy: None }];
+    for kept in report.kept {
+        let is_counted = kept.wall == Wall::Memory && !kept.by.contains("control group");
+        let remedy = match kept.wall {
+            Wall::Landlock => Some("a kernel of at least 6.12 with landlock in its `lsm=` list".to_owned()),
+            Wall::Memory if is_counted => Some(
+                "a control group of our own: run as root, or `systemd-run --user --scope -p Delegate=yes actum …`"
+                    .to_owned(),
+            ),
+            _ => None,
+        };
+        let name = kept.wall.word();
+        found.push(Finding { name, ok: !kept.weaker, improvable: is_counted, detail: kept.by, remedy });
+    }
+    found
 }
 
 fn copy() -> Finding {
     Finding {
         name: "copy",
         ok: true,
+        improvable: false,
         detail: "always works; costs time and room for every file".to_owned(),
         remedy: None,
     }

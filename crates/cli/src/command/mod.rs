@@ -2,13 +2,16 @@
 
 pub(crate) mod append;
 pub(crate) mod apply;
+pub(crate) mod approvals;
 pub(crate) mod canon;
 pub(crate) mod completions;
 pub(crate) mod contract;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 pub(crate) mod key;
 pub(crate) mod ledger;
+pub(crate) mod logs;
 pub(crate) mod sandbox;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
@@ -39,6 +42,11 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
         Command::Undo(undo) => undo.run(&global, out),
         Command::Stage(verb) => verb.run(&global, out),
         Command::Snapshot(verb) => verb.run(&global, out),
+        Command::Exec(exec) => exec.run(&global, out),
+        Command::Logs(logs) => logs.run(&global, out),
+        Command::Approvals(verb) => verb.run(&global, out),
+        Command::Approve(approve) => approve.run(&global, out),
+        Command::Deny(deny) => deny.run(&global, out),
         Command::Sandbox(sandbox) => sandbox.run(&global, out),
         Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),

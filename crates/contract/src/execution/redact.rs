@@ -16,21 +16,21 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 /// The word before a secret stays, so that one can see what was there.
 static LOOKS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let patterns = [
-        r"(?s)()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
-        r"(?i)(\b(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|client[_-]?secret)[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;&]{6,}",
-        r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
-        r"(?i)(\bauthorization[\x22']?\s*[:=]\s*[\x22']?(?:basic|bearer)\s+)[A-Za-z0-9._~+/=-]{8,}",
-        r"()\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}",
-        r"()\bgithub_pat_[A-Za-z0-9_]{20,}",
-        r"()\bglpat-[A-Za-z0-9_-]{16,}",
-        r"()\bsk-[A-Za-z0-9_-]{16,}",
-        r"()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
-        r"()\bAIza[A-Za-z0-9_-]{30,}",
-        r"()\bxox[abprs]-[A-Za-z0-9-]{10,}",
-        r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
-        r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]{3,}(?:@)",
+        r"(?s-u)()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
+        r"(?i-u)(\b(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|client[_-]?secret)[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;&]{6,}",
+        r"(?i-u)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
+        r"(?i-u)(\bauthorization[\x22']?\s*[:=]\s*[\x22']?(?:basic|bearer)\s+)[A-Za-z0-9._~+/=-]{8,}",
+        r"(?-u)()\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}",
+        r"(?-u)()\bgithub_pat_[A-Za-z0-9_]{20,}",
+        r"(?-u)()\bglpat-[A-Za-z0-9_-]{16,}",
+        r"(?-u)()\bsk-[A-Za-z0-9_-]{16,}",
+        r"(?-u)()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+        r"(?-u)()\bAIza[A-Za-z0-9_-]{30,}",
+        r"(?-u)()\bxox[abprs]-[A-Za-z0-9-]{10,}",
+        r"(?-u)()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+        r"(?-u)(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]{3,}(?:@)",
     ];
-    patterns.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect()
+    patterns.iter().map(|pattern| Regex::new(pattern).expect("the patterns are fixed, and tried by a test")).collect()
 });
 
 /// Takes out what looks like a secret, and the values it was told of.

@@ -76,9 +76,8 @@ async fn refuse(stream: &mut TcpStream, by: &str, decision: &Decision) {
 
 /// What is asked of the proxy.
 async fn wish(stream: &mut TcpStream, beginning: &mut Vec<u8>) -> io::Result<Option<Wish>> {
-    read_more(stream, beginning).await?;
-    if beginning[0] == 5 {
-        beginning.clear();
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first == [5] {
         return socks(stream).await;
     }
     let request = loop {
@@ -103,7 +102,7 @@ async fn wish(stream: &mut TcpStream, beginning: &mut Vec<u8>) -> io::Result<Opt
 
 /// SOCKS 5 as far as it is needed: connections, without a password.
 async fn socks(stream: &mut TcpStream) -> io::Result<Option<Wish>> {
-    let count = stream.read_u8().await?;
+    let [_, count] = read_array::<2>(stream).await?;
     let mut methods = vec![0; usize::from(count)];
     stream.read_exact(&mut methods).await?;
     if !methods.contains(&0) {
@@ -182,7 +181,7 @@ async fn carry(
     let dialled = timeout(CONNECT_WITHIN, TcpStream::connect(SocketAddr::new(address, wish.port))).await;
     let mut out = dialled.map_err(|_| lost(io::ErrorKind::TimedOut.into()))?.map_err(lost)?;
     match request {
-        Some(request) => one_request(shared, stream, &mut out, &beginning, request, wish, decision).await,
+        Some(request) => one_request(shared, stream, &mut out, &beginning, request, decision).await,
         None => both_ways(shared, stream, &mut out, &beginning, decision).await,
     }
 }
@@ -339,7 +338,6 @@ async fn one_request(
     outside: &mut TcpStream,
     beginning: &[u8],
     request: &Request,
-    wish: &Wish,
     decision: &mut Decision,
 ) -> Result<(), Verdict> {
     let path = match request.target.split_once("://") {
@@ -354,7 +352,6 @@ async fn one_request(
         head.extend_from_slice(b"\r\n");
     }
     head.extend_from_slice(b"Connection: close\r\n\r\n");
-    let _ = wish;
     carried(shared, head.len())?;
     decision.sent_bytes += head.len() as u64;
     if outside.write_all(&head).await.is_err() {

@@ -1,0 +1,149 @@
+//! What waits for a person. A request is bound to the tool, to everything it is called with, and to the tenant; what was
+//! agreed to is used once, or until a time. Kept as files beside the project's other things, moved whole from one state to
+//! the next, so that one approval is used by one execution only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::canon;
+use actum_contract::digest::Digest;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::workspace::new_id;
+
+/// How long a request waits, and how long an agreement is good if nothing else is said.
+pub(crate) const MINUTES: i64 = 60;
+
+const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
+
+/// What somebody wants to do.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub tool: String,
+    pub tenant: &'static str,
+    /// The levels that wait: `filesystem elevated`, `network open`.
+    pub wants: Vec<String>,
+    /// Everything the tool is called with.
+    pub call: Value,
+}
+
+impl Request {
+    /// What makes it this request and no other.
+    fn binding(&self) -> Result<String, Failure> {
+        let whole = json!({"tool": self.tool, "tenant": self.tenant, "wants": self.wants, "call": self.call});
+        let text = canon::canonical(&whole).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
+        Ok(Digest::sha256(&text).to_hex())
+    }
+}
+
+fn folder(project: &Project, state: &str) -> Result<PathBuf, Failure> {
+    let folder = project.folder()?.join("approvals").join(state);
+    fs::create_dir_all(&folder)
+        .map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))?;
+    Ok(folder)
+}
+
+fn load(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn save(path: &Path, value: &Value) -> Result<(), Failure> {
+    let write = || -> std::io::Result<()> {
+        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+        fs::write(&beside, value.to_string())?;
+        fs::File::open(&beside)?.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
+}
+
+fn all(project: &Project, state: &str) -> Result<Vec<(PathBuf, Value)>, Failure> {
+    let entries = fs::read_dir(folder(project, state)?).into_iter().flatten().flatten().map(|entry| entry.path());
+    let named = entries.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let mut found: Vec<_> = named.filter_map(|path| load(&path).map(|value| (path, value))).collect();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
+
+fn is_past(value: &Value, now: Timestamp) -> bool {
+    value["expires_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|until| until < now)
+}
+
+/// Takes an agreement, if there is one; else leaves a request and says so. The id of the agreement.
+pub(crate) fn take(project: &Project, request: &Request) -> Result<String, Failure> {
+    let now = Timestamp::now();
+    let binding = request.binding()?;
+    let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
+    for (path, value) in all(project, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
+        let id = value["id"].as_str().unwrap_or_default().to_owned();
+        if value["single_use"] == false {
+            return Ok(id);
+        }
+        // Whoever moves it away has it; everybody else finds it gone.
+        if fs::rename(&path, folder(project, "used")?.join(format!("{id}.json"))).is_ok() {
+            return Ok(id);
+        }
+    }
+    let waiting = all(project, "pending")?.into_iter().find(|(_, value)| is_ours(value));
+    let id = match waiting {
+        Some((_, value)) => value["id"].as_str().unwrap_or_default().to_owned(),
+        None => {
+            let id = new_id();
+            let expires = now + SignedDuration::from_mins(MINUTES);
+            let value = json!({
+                "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant, "wants": request.wants,
+                "call": request.call, "requested_at": now.to_string(), "expires_at": expires.to_string(),
+            });
+            save(&folder(project, "pending")?.join(format!("{id}.json")), &value)?;
+            id
+        }
+    };
+    let message = format!("{} asks for {}: a person has to agree", request.tool, request.wants.join(" and "));
+    Err(Failure::new(error::APPROVAL_NEEDED, message)
+        .details(json!({"approval_id": id, "wants": request.wants}))
+        .hint(format!("`actum approve {id}` agrees; then run the command again")))
+}
+
+/// Everything there is, with its state.
+pub(crate) fn list(project: &Project) -> Result<Vec<Value>, Failure> {
+    let now = Timestamp::now();
+    let mut found = Vec::new();
+    for state in STATES {
+        for (_, mut value) in all(project, state)? {
+            let is_open = state == "pending" || state == "approved";
+            value["state"] = if is_open && is_past(&value, now) { "expired".into() } else { state.into() };
+            found.push(value);
+        }
+    }
+    Ok(found)
+}
+
+/// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
+pub(crate) fn decide(project: &Project, id: &str, agreed: bool, minutes: Option<i64>) -> Result<Value, Failure> {
+    let now = Timestamp::now();
+    let waiting = all(project, "pending")?;
+    let mut matching =
+        waiting.into_iter().filter(|(_, value)| value["id"].as_str().is_some_and(|own| own.starts_with(id)));
+    let (Some((path, mut value)), None) = (matching.next(), matching.next()) else {
+        let failure = Failure::new(error::NOT_FOUND, format!("no single request {id:?} waits"));
+        return Err(failure.hint("`actum approvals list` shows what waits"));
+    };
+    if is_past(&value, now) {
+        return Err(
+            Failure::new(error::NOT_FOUND, format!("the request {id:?} has expired")).hint("run the command again")
+        );
+    }
+    value["decided_at"] = now.to_string().into();
+    value["single_use"] = minutes.is_none().into();
+    value["expires_at"] = (now + SignedDuration::from_mins(minutes.unwrap_or(MINUTES))).to_string().into();
+    let state = if agreed { "approved" } else { "denied" };
+    let name = path.file_name().unwrap_or_default().to_owned();
+    save(&folder(project, state)?.join(name), &value)?;
+    fs::remove_file(&path).map_err(|e| Failure::new(error::FILE, format!("cannot remove {}: {e}", path.display())))?;
+    value["state"] = state.into();
+    Ok(value)
+}

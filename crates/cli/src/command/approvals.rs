@@ -1,0 +1,70 @@
+//! `actum approvals`, `actum approve`, `actum deny`: what waits for a person, and the answer.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::Ended;
+use crate::approval;
+use crate::args::Global;
+use crate::project::Project;
+use crate::ui::{Out, table};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// What waits, and what was decided
+    List,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Approve {
+    /// The request, or the beginning of its id
+    id: String,
+
+    /// Agree for so many minutes, as often as it is wanted, instead of once within the hour
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(i64).range(1..=10_080))]
+    minutes: Option<i64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Deny {
+    /// The request, or the beginning of its id
+    id: String,
+}
+
+impl Verb {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let Self::List = self;
+        let found = approval::list(&Project::find(global)?)?;
+        out.result(&json!({"approvals": found}), || {
+            let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+            let wants = |value: &Value| {
+                let words = value["wants"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                words.collect::<Vec<_>>().join(", ")
+            };
+            let row =
+                |v: &Value| vec![text(v, "id"), text(v, "state"), text(v, "tool_id"), wants(v), text(v, "expires_at")];
+            table(&["REQUEST", "STATE", "TOOL", "WANTS", "UNTIL"], &found.iter().map(row).collect::<Vec<_>>())
+        });
+        Ok(0)
+    }
+}
+
+impl Approve {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        decide(global, out, &self.id, true, self.minutes)
+    }
+}
+
+impl Deny {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        decide(global, out, &self.id, false, None)
+    }
+}
+
+fn decide(global: &Global, out: &mut Out, id: &str, agreed: bool, minutes: Option<i64>) -> Ended {
+    let value = approval::decide(&Project::find(global)?, id, agreed, minutes)?;
+    out.result(&value, || {
+        format!("{} {}", value["state"].as_str().unwrap_or_default(), value["id"].as_str().unwrap_or_default())
+    });
+    Ok(0)
+}

@@ -1,0 +1,686 @@
+//! `actum exec`: one execution under the code execution contract: checked, run in a cell, captured, read, and kept with its
+//! evidence.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use actum_api::error;
+use actum_contract::canon;
+use actum_contract::digest::{Blake3, Digest};
+use actum_contract::execution::{
+    ARTIFACTS_BYTES_MAX, CheckedInputs, End, Execution, Facts, FilesystemLevel, GRACE_MS, Interpretation, Item,
+    OUTPUT_FILES_BYTES_MAX, Redactor, STDERR_BYTES_MAX, STDOUT_BYTES_MAX, State, Tool, Violation, check, checklist,
+    read,
+};
+use actum_sandbox::{
+    Captured, Cell, Egress, Identity, Log, Pipes, Report, Room, Rules, Spawner, Stream, Watched, find_program,
+    open_beneath, path_of, read_beneath, watch,
+};
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Ended;
+use crate::approval::{self, Request};
+use crate::args::Global;
+use crate::cell::{self, Wanted};
+use crate::config::Config;
+use crate::document::Document;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::protect;
+use crate::ui::Out;
+use crate::workspace::{self, LOCAL_TENANT, new_id};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The tool has to be on the allowlist, in actum.toml:\n\n[tools.TL-003]\ncommands = [\"rg\"]\n\nRelative paths of the contract are seen from its working_directory, and that from the project. `actum schema execution` prints what may stand in the file."
+)]
+pub(crate) struct Exec {
+    /// The contract: YAML or JSON; `-` reads JSON from stdin
+    file: PathBuf,
+}
+
+/// Where an execution's things are kept.
+pub(crate) fn folder_of(project: &Project, id: &str) -> Result<PathBuf, Failure> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
+    if id.is_empty() || id.len() > 128 || !id.chars().all(legal) || id.starts_with(['.', '-']) {
+        let message = format!("{id:?} is no name of an execution");
+        return Err(Failure::new(error::INPUT, message).hint("letters, digits, dots, lines: at most 128"));
+    }
+    Ok(project.folder()?.join("executions").join(id))
+}
+
+/// What is known of an execution so far.
+struct Evidence {
+    items: Vec<Item>,
+    details: serde_json::Map<String, Value>,
+}
+
+impl Evidence {
+    fn note(&mut self, item: &str, state: State, detail: impl Into<Option<String>>) {
+        if let Some(found) = self.items.iter_mut().find(|known| known.item == item) {
+            found.state = state;
+            found.at = Some(format!("{:.3}", Timestamp::now()));
+            found.detail = detail.into();
+        }
+    }
+
+    fn passed(&mut self, item: &str, detail: impl Into<Option<String>>) {
+        self.note(item, State::Passed, detail);
+    }
+
+    fn json(&self) -> Value {
+        let mut all = self.details.clone();
+        all.insert("checklist".into(), json!(self.items));
+        Value::Object(all)
+    }
+}
+
+/// Paths of a contract as they are on the machine.
+struct Paths {
+    folder: PathBuf,
+    inputs: Vec<PathBuf>,
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+    deny: Vec<PathBuf>,
+    outputs: Vec<PathBuf>,
+    /// Granted although they lie outside the project.
+    outside: Vec<PathBuf>,
+}
+
+impl Exec {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let document = Document::read(&self.file)?;
+        let value = document.value()?;
+        let execution = read(&value).map_err(|bad| flawed(&bad, &document))?;
+        let config = Config::read(project.root())?;
+        let id = execution.execution_id.clone().unwrap_or_else(new_id);
+        let folder = folder_of(&project, &id)?;
+        // The ledger is reached before anything is done: what cannot be recorded is not done.
+        let ledger = workspace::Ledger::open(&project, out)?;
+        claim(&folder, &id)?;
+        let mut evidence = Evidence { items: checklist(), details: serde_json::Map::new() };
+        let text = canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
+        evidence.details.insert("contract_sha256".into(), Digest::sha256(&text).to_hex().into());
+        evidence.passed("Evidence capture initialized", folder.display().to_string());
+        let run = Run { id, folder, project: &project, execution, config, evidence };
+        let (result, code) = match run.go(out) {
+            Ok(done) => done,
+            Err((failure, folder)) => {
+                // Nothing was run; what was found out stays readable, but the id is free again.
+                let _ = fs::remove_dir_all(folder);
+                return Err(failure);
+            }
+        };
+        let bytes = serde_json::to_vec_pretty(&result).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))?;
+        let at = folder_of(&project, result["execution_id"].as_str().unwrap_or_default())?;
+        keep(&at.join("result.json"), &bytes)?;
+        ledger.record_execution(&result, Digest::blake3(&bytes))?;
+        out.result(&result, || summary(&result));
+        Ok(code)
+    }
+}
+
+struct Run<'a> {
+    id: String,
+    folder: PathBuf,
+    project: &'a Project,
+    execution: Execution,
+    config: Config,
+    evidence: Evidence,
+}
+
+impl Run<'_> {
+    /// The result, and the exit code that says so.
+    fn go(mut self, out: &mut Out) -> Result<(Value, u8), (Failure, PathBuf)> {
+        let folder = self.folder.clone();
+        let here = |failure: Failure| (failure, folder.clone());
+        let root = self.project.root().canonicalize().unwrap_or_else(|_| self.project.root().to_owned());
+        let tool = self.config.tools.get(&self.execution.tool_id).cloned();
+        let (paths, facts) = resolve(&self.execution, &root);
+        let (inputs, violations) = check(&self.execution, tool.as_ref(), &facts);
+        self.note_checks(tool.as_ref(), &inputs, &violations);
+        if !violations.is_empty() {
+            return Ok((self.refused(&violations), 3));
+        }
+        let Some((paths, tool)) = paths.zip(tool) else { return Ok((self.refused(&violations), 3)) };
+        self.approve(&paths).map_err(&here)?;
+        let (mut cell, rules) = self.cell(&inputs, &paths, &root).map_err(&here)?;
+        if let Err(failure) = self.pin(&mut cell, &tool) {
+            return Err(here(failure));
+        }
+        self.note_cell(&cell, &rules);
+        let done = self.execute(cell, &rules, &inputs).map_err(&here)?;
+        let result = self.result(done, &paths);
+        let code = match result["status"].as_str() {
+            Some("success") => 0,
+            Some("timeout") => 4,
+            _ => 1,
+        };
+        out.detail(&format!("evidence: {}", self.folder.join("result.json").display()));
+        Ok((result, code))
+    }
+
+    fn note_checks(&mut self, tool: Option<&Tool>, inputs: &CheckedInputs, violations: &[Violation]) {
+        let state = |bad: bool| if bad { State::Failed } else { State::Passed };
+        let of = |check: &str| violations.iter().any(|violation| violation.check == check);
+        let active = tool.is_some_and(|tool| !tool.blocked);
+        self.evidence.note("Tool is in registry and active", state(!active), None);
+        self.evidence.note("Allowlist permits the operation", state(of("IV-01")), None);
+        let stripped = (!inputs.stripped.is_empty()).then(|| format!("taken out: {}", inputs.stripped.join(", ")));
+        self.evidence.note("Inputs validated and sanitized", state(!violations.is_empty()), stripped);
+        let details = &mut self.evidence.details;
+        details.insert("environment_stripped".into(), json!(inputs.stripped));
+        if let Some(length) = inputs.stdin_cut_from {
+            details.insert("stdin_cut_from_bytes".into(), json!(length));
+        }
+    }
+
+    fn refused(&self, violations: &[Violation]) -> Value {
+        let action = "Mend the contract, or allow it in [tools] of actum.toml";
+        let interpretation = Interpretation { meaning: "Refused before it was run".into(), action: action.into() };
+        json!({
+            "execution_id": self.id, "tool_id": self.execution.tool_id, "status": "refused", "exit_code": null,
+            "interpretation": interpretation, "stdout": "", "stderr": "", "truncated": false, "output_files": [],
+            "duration_ms": 0, "violations": violations, "evidence": self.evidence.json(),
+        })
+    }
+
+    /// Levels that wait for a person.
+    fn approve(&mut self, paths: &Paths) -> Result<(), Failure> {
+        let sandbox = &self.execution.sandbox;
+        let mut wants = Vec::new();
+        if sandbox.filesystem.level.waits_for_approval() || !paths.outside.is_empty() {
+            wants.push(format!("filesystem {}", FilesystemLevel::Elevated.word()));
+        }
+        if sandbox.network.level.waits_for_approval() {
+            wants.push(format!("network {}", sandbox.network.level.word()));
+        }
+        if wants.is_empty() {
+            return Ok(());
+        }
+        let inputs = &self.execution.inputs;
+        let outside: Vec<String> = paths.outside.iter().map(|path| path.display().to_string()).collect();
+        let call = json!({
+            "command": inputs.command, "arguments": inputs.arguments, "environment": inputs.environment,
+            "working_directory": inputs.working_directory, "stdin": inputs.stdin,
+            "outside": outside, "write": sandbox.filesystem.write, "read": sandbox.filesystem.read,
+        });
+        let request = Request { tool: self.execution.tool_id.clone(), tenant: LOCAL_TENANT, wants, call };
+        let id = approval::take(self.project, &request)?;
+        self.evidence.details.insert("approval_id".into(), id.into());
+        Ok(())
+    }
+
+    fn cell(&self, inputs: &CheckedInputs, paths: &Paths, root: &Path) -> Result<(Cell, Rules), Failure> {
+        let given = &self.execution.inputs;
+        let program = std::iter::once(&given.command).chain(&given.arguments).map(Into::into).collect();
+        let folder_of = |path: &PathBuf| path.parent().map_or_else(|| paths.folder.clone(), Path::to_owned);
+        let wanted = Wanted {
+            program,
+            environment: inputs.environment.clone(),
+            folder: paths.folder.clone(),
+            root: root.to_owned(),
+            sandbox: &self.execution.sandbox,
+            read: paths.read.iter().chain(&paths.inputs).cloned().collect(),
+            write: paths.write.clone(),
+            deny: paths.deny.clone(),
+            outputs: paths.outputs.iter().map(folder_of).filter(|folder| folder.is_dir()).collect(),
+            config: &self.config.sandbox,
+            grace_ms: GRACE_MS,
+        };
+        wanted.cell()
+    }
+
+    /// The very program that is run is the one whose content is on record.
+    fn pin(&mut self, cell: &mut Cell, tool: &Tool) -> Result<(), Failure> {
+        let path = cell.environment.iter().find(|(name, _)| name == "PATH");
+        let path = path.map(|(_, value)| value.to_string_lossy().into_owned()).unwrap_or_default();
+        let Ok((place, mut file)) = find_program(&self.execution.inputs.command, &path) else { return Ok(()) };
+        let identity = file.metadata().map(|found| Identity::of(&found));
+        let digest = hash(&mut file);
+        let (Ok(identity), Ok(digest)) = (identity, digest) else { return Ok(()) };
+        if let Some(wanted) = tool.pinned.as_ref().filter(|wanted| **wanted != digest.to_hex()) {
+            let message = format!("{} is not the program that was approved for {}", place.display(), tool.id);
+            return Err(Failure::new(error::EXECUTION_REFUSED, message)
+                .details(
+                    json!({"violations": [{"check": "IV-01", "field": "inputs.command", "message": "content differs"}],
+                    "wanted": wanted, "found": digest.to_hex()}),
+                )
+                .hint("approve the new version: set `blake3` of the tool in actum.toml"));
+        }
+        let program =
+            json!({"path": place.display().to_string(), "blake3": digest.to_hex(), "pinned": tool.pinned.is_some()});
+        self.evidence.details.insert("program".into(), program);
+        cell.pinned = Some(identity);
+        Ok(())
+    }
+
+    fn note_cell(&mut self, cell: &Cell, rules: &Rules) {
+        let sandbox = &self.execution.sandbox;
+        let limits = json!({
+            "timeout_ms": sandbox.timeout_ms, "memory_mb": sandbox.memory_mb, "cpu_cores": sandbox.cpu_cores,
+            "max_children": sandbox.max_children, "allow_fork": sandbox.allow_fork, "disk_mb": sandbox.disk_mb,
+        });
+        let word =
+            |access: &actum_sandbox::Access| if *access == actum_sandbox::Access::Read { "read" } else { "write" };
+        let grants: Vec<Value> = cell
+            .grants
+            .iter()
+            .map(|g| json!({"path": g.path.display().to_string(), "access": word(&g.access)}))
+            .collect();
+        let deny: Vec<String> = cell.deny.iter().map(|path| path.display().to_string()).collect();
+        let hosts: Vec<String> = rules.allow.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = cell.environment.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+        let details = &mut self.evidence.details;
+        details.insert("limits".into(), limits);
+        details.insert(
+            "filesystem".into(),
+            json!({"level": sandbox.filesystem.level.word(), "grants": grants, "deny": deny}),
+        );
+        details.insert("network".into(), json!({"level": sandbox.network.level.word(), "allow": hosts}));
+        details.insert("environment".into(), json!(names));
+        self.evidence.passed("Sandbox limits set appropriately", None);
+    }
+
+    fn execute(&mut self, cell: Cell, rules: &Rules, inputs: &CheckedInputs) -> Result<Done, Failure> {
+        let writable: Vec<PathBuf> = cell
+            .grants
+            .iter()
+            .filter(|grant| grant.access == actum_sandbox::Access::Write)
+            .map(|grant| grant.path.clone())
+            .collect();
+        let before: BTreeSet<PathBuf> = writable.iter().flat_map(|folder| protect::protected_in(folder)).collect();
+        let secrets = inputs.environment.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.as_str());
+        let redactor = Redactor::new(secrets);
+        let failed = |e: std::io::Error| cell::not_built(&e.to_string());
+        let mut streams =
+            [Kept::new(&self.folder.join("stdout"), &redactor)?, Kept::new(&self.folder.join("stderr"), &redactor)?];
+        let limit = cell.limits.timeout_ms.map(|ms| Duration::from_millis(ms + cell.limits.grace_ms));
+        let room = Room { output_bytes: STDOUT_BYTES_MAX as usize, errors_bytes: STDERR_BYTES_MAX as usize };
+        let (pipes, files) = Pipes::new(inputs.stdin.is_some()).map_err(failed)?;
+        let started = Instant::now();
+        // A process of its own: the store has threads by now.
+        let spawner = Spawner::start(0).map_err(failed)?;
+        let running = spawner.run(cell, files).map_err(failed)?;
+        let mut egress = None;
+        let watched = watch(
+            running,
+            pipes,
+            inputs.stdin.as_deref().unwrap_or_default().as_bytes(),
+            room,
+            limit,
+            &mut |stream, piece| match stream {
+                Stream::Output => streams[0].add(piece),
+                Stream::Errors => streams[1].add(piece),
+            },
+            &mut |listeners| egress = Egress::serve(listeners, rules.clone()).ok(),
+        );
+        let duration = started.elapsed();
+        let log = egress.map(Egress::end).unwrap_or_default();
+        let watched = watched.map_err(failed)?;
+        let taken = protect::take_away(&writable, &before, &self.folder.join("aside"));
+        let [output, errors] = streams.map(Kept::finish);
+        Ok(Done { watched, log, duration, texts: [output, errors], taken })
+    }
+
+    fn result(&mut self, done: Done, paths: &Paths) -> Value {
+        let Done { watched: Watched { report, output, errors }, log, duration, texts, taken } = done;
+        let end = cell::end_of(&report.ended);
+        self.note_end(&report, &log, &taken);
+        let mut problems = Vec::new();
+        let [stdout, stderr] =
+            [(&output, &texts[0].0), (&errors, &texts[1].0)].map(|(captured, text)| shown(captured, text));
+        let wanted = &self.execution.outputs;
+        problems.extend(wanted.stdout.judge("stdout", &stdout));
+        problems.extend(wanted.stderr.judge("stderr", &stderr));
+        let mut files = Vec::new();
+        let mut artifacts = Vec::new();
+        if end.is_some() {
+            let named = wanted.output_files.iter().map(|path| (path.as_str(), None)).collect();
+            files = self.collect(named, paths, OUTPUT_FILES_BYTES_MAX, "files", &mut problems);
+            let outputs = &self.execution.outputs;
+            let named = outputs.artifacts.iter().map(|a| (a.path.as_str(), Some(a))).collect();
+            artifacts = self.collect(named, paths, ARTIFACTS_BYTES_MAX, "artifacts", &mut problems);
+        }
+        let expected = self.execution.outputs.exit_code.unwrap_or(0);
+        let status = match end {
+            None => "unavailable",
+            Some(End::Exited(code)) if code == expected && problems.is_empty() => "success",
+            Some(End::Exited(_)) => "failure",
+            Some(end) => end.status(),
+        };
+        let interpretation = end.map_or_else(
+            || Interpretation { meaning: "There was no sandbox".into(), action: "See `actum doctor`".into() },
+            End::interpretation,
+        );
+        let detail = (!problems.is_empty()).then(|| problems.join("; "));
+        let state = if problems.is_empty() { State::Passed } else { State::Failed };
+        self.evidence.passed("Exit code interpreted", interpretation.meaning.clone());
+        self.evidence.note("Outputs collected and validated", state, detail);
+        if !artifacts.is_empty() {
+            self.evidence.passed("Artifacts stored", format!("{} of them", artifacts.len()));
+        }
+        self.evidence.passed("Evidence captured", None);
+        self.evidence.passed("Cleanup performed", None);
+        let stream = |captured: &Captured, redacted: u64| json!({"bytes": captured.bytes, "blake3": captured.digest.to_hex(), "truncated": captured.is_cut(), "redacted": redacted});
+        let streams = json!({"stdout": stream(&output, texts[0].1), "stderr": stream(&errors, texts[1].1)});
+        self.evidence.details.insert("streams".into(), streams);
+        json!({
+            "execution_id": self.id, "tool_id": self.execution.tool_id, "status": status,
+            "exit_code": end.map(End::code), "interpretation": interpretation, "stdout": stdout, "stderr": stderr,
+            "truncated": output.is_cut() || errors.is_cut(), "output_files": files, "artifacts": artifacts,
+            "duration_ms": u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), "problems": problems,
+            "error": match &report.ended {
+                actum_sandbox::Ended::NotBuilt(why) => json!({"code": error::SANDBOX_UNAVAILABLE, "message": why}),
+                _ => Value::Null,
+            },
+            "evidence": self.evidence.json(),
+        })
+    }
+
+    fn note_end(&mut self, report: &Report, log: &Log, taken: &[PathBuf]) {
+        let built = !matches!(report.ended, actum_sandbox::Ended::NotBuilt(_));
+        let state = if built { State::Passed } else { State::Failed };
+        let sandbox = &self.execution.sandbox;
+        self.evidence.note("Timeout enforced", state, format!("{} ms", sandbox.timeout_ms));
+        self.evidence.note("Resource limits monitored", state, None);
+        self.evidence.note("Output streams captured", state, None);
+        self.evidence.note("Errors logged with context", state, None);
+        let walls: Vec<Value> =
+            report.kept.iter().map(|k| json!({"wall": k.wall.word(), "by": k.by, "weaker": k.weaker})).collect();
+        let used = json!({
+            "memory_bytes_peak": report.used.memory_bytes_peak, "cpu_us": report.used.cpu_us,
+            "processes_peak": report.used.processes_peak, "forks_refused": report.used.forks_refused,
+            "disk_bytes_written": report.used.disk_bytes,
+        });
+        let decisions: Vec<Value> = log
+            .decisions
+            .iter()
+            .map(|d| {
+                json!({"after_ms": d.after_ms, "by": d.by, "host": d.host, "port": d.port,
+                    "address": d.address.map(|a| a.to_string()), "allowed": d.allowed, "code": d.code, "why": d.why,
+                    "sent_bytes": d.sent_bytes, "received_bytes": d.received_bytes})
+            })
+            .collect();
+        let put_aside: Vec<String> = taken.iter().map(|path| path.display().to_string()).collect();
+        let details = &mut self.evidence.details;
+        details.insert("walls".into(), json!(walls));
+        details.insert("used".into(), used);
+        details.insert("decisions".into(), json!(decisions));
+        details.insert("decisions_left_out".into(), json!(log.left_out));
+        details.insert("put_aside".into(), json!(put_aside));
+    }
+
+    /// Takes files that were agreed on into the execution's own folder.
+    fn collect(
+        &self,
+        named: Vec<(&str, Option<&actum_contract::execution::Artifact>)>,
+        paths: &Paths,
+        room: u64,
+        into: &str,
+        problems: &mut Vec<String>,
+    ) -> Vec<Value> {
+        let root = self.project.root().canonicalize().unwrap_or_default();
+        let mut left = room;
+        let mut found = Vec::new();
+        for (at, (name, artifact)) in named.into_iter().enumerate() {
+            let path = paths.folder.join(name);
+            let taken = read_beneath(&root, &path, left).and_then(|bytes| {
+                let place = self.folder.join(into);
+                fs::create_dir_all(&place)?;
+                fs::write(place.join(at.to_string()), &bytes)?;
+                Ok(bytes)
+            });
+            match taken {
+                Ok(bytes) => {
+                    left -= bytes.len() as u64;
+                    let mut entry = json!({
+                        "path": name, "bytes": bytes.len(), "blake3": Digest::blake3(&bytes).to_hex(),
+                        "kept": format!("{into}/{at}"),
+                    });
+                    if let Some(artifact) = artifact {
+                        entry["mime_type"] = json!(artifact.mime_type);
+                        entry["metadata"] = json!(artifact.metadata);
+                    }
+                    found.push(entry);
+                }
+                Err(e) => problems.push(format!("{name:?} {}", wrong(&e))),
+            }
+        }
+        found
+    }
+}
+
+struct Done {
+    watched: Watched,
+    log: Log,
+    duration: Duration,
+    /// What is left of both streams without secrets, and how many there were.
+    texts: [(Vec<u8>, u64); 2],
+    taken: Vec<PathBuf>,
+}
+
+/// A stream on its way to its file, without secrets.
+struct Kept<'r> {
+    file: File,
+    redactor: &'r Redactor,
+    pending: Vec<u8>,
+    whole: Vec<u8>,
+    count: u64,
+}
+
+impl<'r> Kept<'r> {
+    fn new(path: &Path, redactor: &'r Redactor) -> Result<Self, Failure> {
+        let file = File::create(path)
+            .map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))?;
+        Ok(Self { file, redactor, pending: Vec::new(), whole: Vec::new(), count: 0 })
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        self.pending.extend_from_slice(piece);
+        let settled = Redactor::settled(&self.pending);
+        self.write(settled);
+    }
+
+    fn write(&mut self, length: usize) {
+        if length > 0 {
+            let (clean, count) = self.redactor.redact(&self.pending[..length]);
+            self.pending.drain(..length);
+            self.count += count;
+            let _ = self.file.write_all(&clean);
+            self.whole.extend_from_slice(&clean);
+        }
+    }
+
+    fn finish(mut self) -> (Vec<u8>, u64) {
+        self.write(self.pending.len());
+        (self.whole, self.count)
+    }
+}
+
+/// As text. What was cut is cut between two characters.
+fn shown(captured: &Captured, text: &[u8]) -> String {
+    let end = match std::str::from_utf8(text) {
+        Err(e) if captured.is_cut() && e.error_len().is_none() => e.valid_up_to(),
+        _ => text.len(),
+    };
+    String::from_utf8_lossy(&text[..end]).into_owned()
+}
+
+/// By its name.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH"].iter().any(|word| name.contains(word))
+}
+
+fn hash(file: &mut File) -> std::io::Result<Digest> {
+    use std::io::Read as _;
+    let mut hash = Blake3::default();
+    let mut piece = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hash.finish()),
+            length => hash.update(&piece[..length]),
+        }
+    }
+}
+
+fn claim(folder: &Path, id: &str) -> Result<(), Failure> {
+    let above = folder.parent().unwrap_or(folder);
+    fs::create_dir_all(above)
+        .map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", above.display())))?;
+    match fs::create_dir(folder) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(Failure::new(error::EXECUTION_EXISTS, format!("there was an execution {id} already")))
+        }
+        Err(e) => Err(Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display()))),
+    }
+}
+
+/// Written whole or not at all.
+fn keep(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let write = || -> std::io::Result<()> {
+        let beside = path.with_extension("tmp");
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
+}
+
+fn flawed(bad: &actum_contract::execution::BadExecution, document: &Document) -> Failure {
+    let lines: Vec<String> = bad.flaws.iter().map(ToString::to_string).collect();
+    let failure = Failure::new(error::INPUT, format!("the contract is bad\n  {}", lines.join("\n  ")))
+        .details(json!({"flaws": bad.flaws}))
+        .hint("`actum schema execution` prints what may stand in it");
+    let key = bad.flaws.first().map(|flaw| flaw.field.rsplit('.').next().unwrap_or_default().to_owned());
+    match key.and_then(|key| document.place_of_key(&key)) {
+        Some(place) => failure.at(place),
+        None => failure,
+    }
+}
+
+/// Looks all paths up beneath the project. What leads out or to nothing becomes a fact for the check.
+fn resolve(execution: &Execution, root: &Path) -> (Option<Paths>, Facts) {
+    let mut facts = Facts::default();
+    let inputs = &execution.inputs;
+    let filesystem = &execution.sandbox.filesystem;
+    let mut bad = |field: String, path: &str, e: &dyn std::fmt::Display| {
+        // The plain reading has its own message for these.
+        if !path.split('/').any(|part| part == "..") && !path.is_empty() {
+            facts.bad_paths.push((field, format!("{path:?} {e}")));
+        }
+    };
+    let beneath = |base: &Path, path: &str| -> std::io::Result<(PathBuf, File)> {
+        let file = open_beneath(root, &base.join(path))?;
+        Ok((path_of(&file)?, file))
+    };
+    let directory = inputs.working_directory.as_deref().unwrap_or(".");
+    let folder = match beneath(root, directory) {
+        Ok((path, file)) if file.metadata().is_ok_and(|m| m.is_dir()) => Some(path),
+        Ok(_) => {
+            bad("inputs.working_directory".into(), directory, &"is no folder");
+            None
+        }
+        Err(e) => {
+            bad("inputs.working_directory".into(), directory, &wrong(&e));
+            None
+        }
+    };
+    let Some(folder) = folder else { return (None, facts) };
+    let mut bytes = 0;
+    let mut found_inputs = Vec::new();
+    for (at, path) in inputs.input_files.iter().enumerate() {
+        match beneath(&folder, path) {
+            Ok((path, file)) => {
+                bytes += file.metadata().map_or(0, |found| found.len());
+                found_inputs.push(path);
+            }
+            Err(e) => bad(format!("inputs.input_files[{at}]"), path, &wrong(&e)),
+        }
+    }
+    let mut outside = Vec::new();
+    let mut grants = |field: &str, paths: &[String]| {
+        let mut found = Vec::new();
+        for (at, path) in paths.iter().enumerate() {
+            let expanded = crate::config::expand(path.clone());
+            match beneath(&folder, path) {
+                Ok((path, _)) => found.push(path),
+                // A whole path that leads elsewhere is a wish for more, and somebody has to agree to it.
+                Err(e) if expanded.is_absolute() && leads_out(&e) => match expanded.canonicalize() {
+                    Ok(path) => {
+                        outside.push(path.clone());
+                        found.push(path);
+                    }
+                    Err(e) => bad(format!("{field}[{at}]"), path, &wrong(&e)),
+                },
+                Err(e) => bad(format!("{field}[{at}]"), path, &wrong(&e)),
+            }
+        }
+        found
+    };
+    let read = grants("sandbox.filesystem.read", &filesystem.read);
+    let write = grants("sandbox.filesystem.write", &filesystem.write);
+    let deny = {
+        let mut found = Vec::new();
+        for (at, path) in filesystem.deny.iter().enumerate() {
+            match folder.join(crate::config::expand(path.clone())).canonicalize() {
+                Ok(path) => found.push(path),
+                // What is not there cannot be hidden, and could be made.
+                Err(e) => bad(format!("sandbox.filesystem.deny[{at}]"), path, &wrong(&e)),
+            }
+        }
+        found
+    };
+    let outputs = &execution.outputs;
+    let named = outputs.output_files.iter().chain(outputs.artifacts.iter().map(|artifact| &artifact.path));
+    let outputs = named.map(|path| folder.join(path)).collect();
+    facts.input_files_bytes = bytes;
+    (Some(Paths { folder, inputs: found_inputs, read, write, deny, outputs, outside }), facts)
+}
+
+/// What is wrong with a path, for a sentence that begins with it.
+fn wrong(e: &std::io::Error) -> String {
+    match e.kind() {
+        _ if leads_out(e) => "leads out of the project".to_owned(),
+        std::io::ErrorKind::NotFound => "is not there".to_owned(),
+        std::io::ErrorKind::InvalidInput | std::io::ErrorKind::FileTooLarge => e.to_string(),
+        _ => format!("cannot be opened: {e}"),
+    }
+}
+
+/// What the kernel says of a path that does not stay beneath its root.
+fn leads_out(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::CrossesDevices
+}
+
+fn summary(result: &Value) -> String {
+    let text = |key: &str| result[key].as_str().unwrap_or_default().to_owned();
+    let mut lines = vec![format!("{} {} ({} ms)", text("execution_id"), text("status"), result["duration_ms"])];
+    if let Some(code) = result["exit_code"].as_u64() {
+        let read = &result["interpretation"];
+        let word = |key: &str| read[key].as_str().unwrap_or_default();
+        lines.push(format!("exit {code}: {}. {}.", word("meaning"), word("action")));
+    }
+    for violation in result["violations"].as_array().into_iter().flatten() {
+        let word = |key: &str| violation[key].as_str().unwrap_or_default();
+        lines.push(format!("{}: {} {}", word("check"), word("field"), word("message")));
+    }
+    for problem in result["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        lines.push(format!("problem: {problem}"));
+    }
+    for (name, stream) in [("stdout", text("stdout")), ("stderr", text("stderr"))] {
+        if !stream.is_empty() {
+            lines.push(format!("--- {name}\n{}", stream.trim_end()));
+        }
+    }
+    lines.join("\n")
+}

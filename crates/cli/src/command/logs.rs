@@ -1,0 +1,73 @@
+//! `actum logs`: what an execution has put out so far, and with `-f` until it ends.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use actum_api::error;
+use clap::Args;
+
+use super::Ended;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::ui::Out;
+
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    /// The execution
+    id: String,
+
+    /// Go on until it has ended
+    #[arg(short, long)]
+    follow: bool,
+}
+
+/// How often a stream is looked at for more.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+impl Logs {
+    pub(crate) fn run(self, global: &Global, _out: &mut Out) -> Ended {
+        let folder = super::exec::folder_of(&Project::find(global)?, &self.id)?;
+        if !folder.is_dir() {
+            let failure = Failure::new(error::NOT_FOUND, format!("there is no execution {:?}", self.id));
+            return Err(failure.hint("`actum exec` prints the id of each execution"));
+        }
+        let mut output = Tail::new(folder.join("stdout"));
+        let mut errors = Tail::new(folder.join("stderr"));
+        loop {
+            // Looked at first: what was written before the end is read after it.
+            let is_over = folder.join("result.json").exists() || !self.follow;
+            let more = output.copy(&mut std::io::stdout()) | errors.copy(&mut std::io::stderr());
+            if is_over && !more {
+                return Ok(0);
+            }
+            if !more {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+    }
+}
+
+struct Tail {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Tail {
+    fn new(path: PathBuf) -> Self {
+        Self { path, file: None }
+    }
+
+    /// Copies what has come since. True if there was something.
+    fn copy(&mut self, to: &mut dyn std::io::Write) -> bool {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        let mut bytes = Vec::new();
+        let read = self.file.as_mut().map_or(0, |file| file.read_to_end(&mut bytes).unwrap_or(0));
+        let written = to.write_all(&bytes).and_then(|()| to.flush());
+        read > 0 && written.is_ok()
+    }
+}
