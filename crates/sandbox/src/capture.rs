@@ -126,7 +126,7 @@ pub fn watch(
         let due = running.tend().unwrap_or(Duration::from_secs(1));
         let line = flow(&mut pipes, Some(&running), due, &mut left, &mut streams, kept)?;
         if line {
-            match running.next()? {
+            match running.hear()? {
                 News::Started => {}
                 News::Listening(files) => listening(files),
                 News::Ended(report) => break report,

@@ -168,8 +168,6 @@ pub struct Used {
     pub memory_bytes_peak: u64,
     pub cpu_us: u64,
     pub processes_peak: u32,
-    /// Processes that it was not allowed to make.
-    pub forks_refused: u64,
     pub disk_bytes: u64,
 }
 

@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustix::process::Pid;
+
 use crate::root::HOME;
 
 fn processes() -> impl Iterator<Item = PathBuf> {
@@ -14,9 +16,16 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     entries.filter(|e| e.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit)).map(|e| e.path())
 }
 
-/// Processes beside the first, those that are dead and not yet buried among them.
-pub(crate) fn count() -> u32 {
-    u32::try_from(processes().count()).unwrap_or(u32::MAX).saturating_sub(1)
+/// Processes of a cell beside the first, those that are dead and not yet buried among them, and how many threads each has
+/// beside its own.
+pub(crate) fn processes_and_threads() -> Vec<(Pid, u32)> {
+    let count = |path: PathBuf| {
+        let number = path.file_name()?.to_str()?.parse().ok().filter(|pid| *pid != 1)?;
+        // A folder has as many links as folders in it, and two.
+        let threads = fs::metadata(path.join("task")).map_or(1, |found| found.nlink().saturating_sub(2));
+        Some((Pid::from_raw(number)?, u32::try_from(threads).unwrap_or(u32::MAX).saturating_sub(1)))
+    };
+    processes().filter_map(count).collect()
 }
 
 /// Memory of all processes and of the folders that are memory. The exact figure costs more, so it is taken only if the
@@ -59,10 +68,9 @@ fn memory_files() -> u64 {
         for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
             let is_memory =
                 fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
-            if let Some(found) = is_memory.then(|| fs::metadata(entry.path()).ok()).flatten() {
-                if seen.insert(found.ino()) {
-                    bytes += found.blocks() * 512;
-                }
+            let found = is_memory.then(|| fs::metadata(entry.path()).ok()).flatten();
+            if let Some(found) = found.filter(|found| seen.insert(found.ino())) {
+                bytes += found.blocks() * 512;
             }
         }
     }

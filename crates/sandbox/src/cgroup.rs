@@ -139,6 +139,15 @@ impl Group {
         Ok(())
     }
 
+    /// Whether a process is in it.
+    pub(crate) fn has(&self, process: i32) -> bool {
+        let is_in = |folder: &Path| {
+            let list = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            list.lines().any(|line| line == process.to_string())
+        };
+        self.folders.iter().all(|(folder, ..)| is_in(folder))
+    }
+
     fn folder(&self, wanted: Kind) -> Option<(&Path, u8)> {
         let found = self.folders.iter().find(|(_, kinds, _)| kinds.contains(&wanted));
         found.map(|(folder, _, version)| (folder.as_path(), *version))
@@ -146,7 +155,7 @@ impl Group {
 
     pub(crate) fn limit(&self, limits: &Limits) -> io::Result<()> {
         self.limit_memory(limits.memory_bytes)?;
-        self.limit_processes(wall::tasks_max(limits) + 1)?;
+        self.limit_processes(wall::tasks_max(limits))?;
         self.limit_cores(limits.cores)
     }
 

@@ -19,6 +19,7 @@ use crate::cgroup::Counters;
 use crate::channel;
 use crate::root::{self, Built, Plan};
 use crate::slot::Order;
+use crate::wall::THREADS_MAX;
 use crate::{census, sys, wall};
 
 /// Who the program is in its cell. Never anybody in particular outside.
@@ -28,8 +29,8 @@ pub(crate) const USER: u32 = 1000;
 const COUNT_EVERY: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// How long it may take a process that was allowed to be made until it can be counted.
-const NOT_YET: Duration = Duration::from_millis(2);
+/// How long room for a thread is kept before it is looked whether it was used.
+const ROOM_KEPT: Duration = Duration::from_millis(50);
 
 /// How long everything in the cell may take to be gone after it was killed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -117,11 +118,12 @@ struct Life<'a> {
     counters: Counters,
     program: Pid,
     questions: Option<OwnedFd>,
-    held: bool,
     deaths: OwnedFd,
     started: (Instant, SystemTime),
-    /// Questions answered with yes whose processes may not be there yet.
-    granted: Vec<Instant>,
+    /// For so many threads there is room.
+    room: u32,
+    /// A thread that was allowed a moment ago may not be there yet.
+    room_kept_until: Instant,
     used: Used,
     written_seen: u64,
     writable: Vec<PathBuf>,
@@ -169,7 +171,9 @@ impl<'a> Life<'a> {
         let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(|e| format!("cannot wait for signals: {e}"))?;
         let (ours, theirs) = UnixStream::pair().map_err(|e| format!("cannot talk to the program: {e}"))?;
         // Inherited: if memory runs out, it is never this process that has to go.
-        let _ = prepared.priority.write_all(b"1000");
+        let mut before = Vec::new();
+        let _ = prepared.priority.read_to_end(&mut before);
+        let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(b"1000"));
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
         let program = match sys::fork(0).map_err(|e| format!("cannot make a process: {e}"))? {
@@ -180,7 +184,7 @@ impl<'a> Life<'a> {
             sys::Side::Parent { child, .. } => child,
         };
         drop((theirs, input, output, errors));
-        let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(b"0"));
+        let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(&before));
         wall::give_up(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL)
             .map_err(|e| format!("cannot give up rights: {e}"))?;
         let mut questions = None;
@@ -189,7 +193,7 @@ impl<'a> Life<'a> {
             match said {
                 Before::Walled { landlock, cores } => {
                     questions = passed.into_iter().next();
-                    note_walls(&enter, landlock, cores, questions.is_some(), kept);
+                    note_walls(&enter, landlock, cores, kept);
                 }
                 Before::NotWalled(why) => return Err(why),
                 Before::NotStarted(error) => status = Some(Ended::NotStarted(error)),
@@ -203,10 +207,10 @@ impl<'a> Life<'a> {
             counters,
             program,
             questions,
-            held: false,
             deaths,
             started,
-            granted: Vec::new(),
+            room: 0,
+            room_kept_until: started.0,
             used: Used { processes_peak: 1, ..Used::default() },
             written_seen: 0,
             writable,
@@ -274,7 +278,7 @@ impl<'a> Life<'a> {
             PollFd::new(&self.deaths, PollFlags::IN),
             PollFd::new(self.orders, PollFlags::IN),
         ];
-        if let Some(questions) = self.questions.as_ref().filter(|_| !self.held) {
+        if let Some(questions) = &self.questions {
             files.push(PollFd::new(questions, PollFlags::IN));
         }
         let _ = poll(&mut files, Some(&patience));
@@ -300,14 +304,7 @@ impl<'a> Life<'a> {
     /// What the helper wants while the program is under way.
     fn obey(&mut self) {
         match channel::receive::<Order>(self.orders) {
-            Ok(Some((Order::Hold, _))) => {
-                self.held = true;
-                // Whoever was allowed to be made a moment ago has to be there to be found.
-                std::thread::sleep(NOT_YET);
-                let _ = channel::send(self.orders, &(), &[]);
-            }
             Ok(Some((Order::Grouped, files))) => {
-                self.held = false;
                 self.counters = Counters::new(files);
             }
             // The helper is gone, and we go with it.
@@ -345,37 +342,51 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Answers whether one more process may be made.
+    /// Answers whether one more thread may be made, and makes room for it.
     fn decide(&mut self) {
-        let Some(filter) = &self.questions else { return };
-        let Ok(Some(question)) = sys::next_question(filter.as_fd()) else { return };
-        // Beside the program itself.
-        let children = || census::count().saturating_sub(1);
-        let most = self.cell.limits.children;
-        let mut living = children();
-        for _ in 0..4 {
-            let now = Instant::now();
-            self.granted.retain(|at| now.duration_since(*at) < NOT_YET);
-            let on_their_way = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
-            if living >= most || living + on_their_way < most {
-                break;
-            }
-            std::thread::sleep(NOT_YET / 2);
-            living = children();
-        }
-        let on_their_way = u32::try_from(self.granted.len()).unwrap_or(u32::MAX);
-        let allowed = living.saturating_add(on_their_way) < most;
+        let Some(filter) = self.questions.take() else { return };
+        let question = sys::next_question(filter.as_fd());
+        let filter = self.questions.insert(filter).try_clone();
+        let (Ok(filter), Ok(Some(question))) = (filter, question) else { return };
+        let living = census::processes_and_threads();
+        let threads: u32 = living.iter().map(|(_, threads)| threads).sum();
+        let allowed = threads < THREADS_MAX;
         if allowed {
-            self.granted.push(Instant::now());
-            self.used.processes_peak = self.used.processes_peak.max(living + 2);
-        } else {
-            self.used.forks_refused += 1;
+            self.make_room(&living, threads + 1);
+            self.room_kept_until = Instant::now() + ROOM_KEPT;
         }
         sys::answer(filter.as_fd(), question, (!allowed).then_some(libc::EAGAIN));
     }
 
+    fn make_room(&mut self, living: &[(Pid, u32)], threads: u32) {
+        self.room = threads;
+        for (process, _) in living {
+            // One that is gone needs none.
+            let _ = wall::make_room(&self.cell.limits, Some(*process), threads);
+        }
+    }
+
+    /// Takes back the room of threads that have ended. If it was used for processes meanwhile, there are too many of
+    /// them, and the youngest have to go.
+    fn count(&mut self) {
+        let mut living = census::processes_and_threads();
+        let most = self.cell.limits.children as usize + 1;
+        self.used.processes_peak = self.used.processes_peak.max(u32::try_from(living.len()).unwrap_or(u32::MAX));
+        let threads: u32 = living.iter().map(|(_, threads)| threads).sum();
+        if threads < self.room && Instant::now() > self.room_kept_until {
+            self.make_room(&living, threads);
+        }
+        if living.len() > most && self.cell.limits.fork {
+            living.sort_by_key(|(process, _)| process.as_raw_nonzero());
+            for (process, _) in &living[most..] {
+                let _ = rustix::process::kill_process(*process, Signal::KILL);
+            }
+        }
+    }
+
     /// What has run out, if anything has.
     fn overdrawn(&mut self) -> Option<Ended> {
+        self.count();
         if self.counters.are_there() {
             if self.counters.oom_kills() > 0 {
                 return Some(Ended::OutOfMemory);
@@ -405,7 +416,7 @@ impl<'a> Life<'a> {
 }
 
 /// Which walls stand, and by what.
-fn note_walls(enter: &Enter, landlock: bool, cores: usize, asked: bool, kept: &mut Vec<Kept>) {
+fn note_walls(enter: &Enter, landlock: bool, cores: usize, kept: &mut Vec<Kept>) {
     let mut say = |wall, by: String, weaker| kept.push(Kept { wall, by, weaker });
     say(Wall::Landlock, if landlock { "landlock".into() } else { NO_LANDLOCK.into() }, !landlock);
     say(Wall::Seccomp, "own filter; other architectures end the process".into(), false);
@@ -416,10 +427,9 @@ fn note_walls(enter: &Enter, landlock: bool, cores: usize, asked: bool, kept: &m
         }
         say(Wall::Memory, by, false);
     }
-    let by = match (enter.cell.limits.fork, asked) {
-        (false, _) => "no process may be made".to_owned(),
-        (true, true) => "each new process is asked for; a limit of the system for threads".to_owned(),
-        (true, false) => "a limit of the system for processes and threads together".to_owned(),
+    let by = match enter.cell.limits.fork {
+        false => "no process may be made".to_owned(),
+        true => "a limit of the system, in which room is made for threads".to_owned(),
     };
     say(Wall::Processes, by, false);
     say(Wall::Cores, format!("bound to {cores} of the processors"), false);
@@ -462,7 +472,7 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: b
     }
     sys::reset_signals();
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
-    let listening = wall::filter(cell, true).map_err(failed("filter system calls"))?;
+    let listening = wall::filter(cell).map_err(failed("filter system calls"))?;
     let said = Before::Walled { landlock, cores };
     let passed: Vec<_> = listening.iter().map(AsFd::as_fd).collect();
     channel::send(init, &said, &passed).map_err(failed("tell of the walls"))

@@ -171,7 +171,7 @@ fn denied() -> Built<()> {
     write(&format!("{DENIED}/file"), "")?;
     for name in ["folder", "file"] {
         let path = Path::new(DENIED).join(name);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).map_err(told("close", &path))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).map_err(told("close", &path))?;
     }
     Ok(())
 }

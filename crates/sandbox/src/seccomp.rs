@@ -1,19 +1,21 @@
 //! Which system calls a cell does without, as a program for the kernel. Calls through another architecture's door end
-//! the process; the listed ones fail; the making of processes is asked about; everything else goes through.
+//! the process; the listed ones fail; the making of threads is asked about; everything else goes through.
+//!
+//! Threads and not processes, because a question can be interrupted by a signal, and no program expects that of `fork`;
+//! around the making of a thread all libraries block signals. The number of processes is limited by the kernel, which
+//! counts threads as well: whoever is asked makes room for each.
 
 use std::ffi::c_long;
 
 use libc::sock_filter;
 
-/// How the making of processes is handled.
+/// Whether processes can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forks {
-    /// Fails. Threads can still be made.
+    /// No; threads can, as many as the kernel allows.
     Refused,
-    /// The filter asks.
-    Asked,
-    /// The number of processes is limited by other means alone.
-    Free,
+    /// As many as the kernel allows; about threads the filter asks.
+    Limited,
 }
 
 /// Never needed by a program that minds its own business: reaching into others, changing the machine, leaving.
@@ -261,17 +263,31 @@ pub(crate) fn program(forks: Forks) -> Vec<sock_filter> {
         p.when(IS, u32::MAX, |p| p.ends(ALLOW));
         p.ends(fail(libc::EPERM));
     });
-    let forking = match forks {
-        Forks::Refused => fail(libc::EPERM),
-        Forks::Asked => ASK,
-        Forks::Free => ALLOW,
+    let (forking, threading) = match forks {
+        Forks::Refused => (fail(libc::EPERM), ALLOW),
+        Forks::Limited => (ALLOW, ASK),
     };
     p.on(libc::SYS_clone, |p| {
         p.load_argument(0);
         p.when(HAS, NEW_NAMESPACES, |p| p.ends(fail(libc::EPERM)));
-        p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(ALLOW));
+        p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(threading));
         p.ends(forking);
     });
+    // The limit of processes is changed by one only: who answers the questions.
+    for (call, resource) in [(libc::SYS_setrlimit, 0), (libc::SYS_prlimit64, 1)] {
+        p.on(call, |p| {
+            p.load_argument(resource);
+            p.when(IS, libc::RLIMIT_NPROC as u32, |p| {
+                if call == libc::SYS_prlimit64 {
+                    // To be asked for it may be.
+                    p.load_argument(2);
+                    p.when(IS, 0, |p| p.ends(ALLOW));
+                }
+                p.ends(fail(libc::EPERM));
+            });
+            p.ends(ALLOW);
+        });
+    }
     #[cfg(target_arch = "x86_64")]
     for call in [libc::SYS_fork, libc::SYS_vfork] {
         p.on(call, |p| p.ends(forking));
@@ -315,8 +331,8 @@ mod tests {
 
     #[test]
     fn no_test_jumps_further_than_it_can() {
-        assert!(program(Forks::Asked).len() < 4096);
-        for step in program(Forks::Asked) {
+        assert!(program(Forks::Limited).len() < 4096);
+        for step in program(Forks::Limited) {
             assert!(step.jt < u8::MAX && step.jf < u8::MAX);
         }
     }
@@ -324,17 +340,17 @@ mod tests {
     #[test]
     fn listed_calls_fail_and_others_go_through() {
         for call in REFUSED.iter().chain(REFUSED_HERE) {
-            assert_eq!(asked(Forks::Asked, *call, [0; 6]), fail(libc::EPERM), "{call}");
+            assert_eq!(asked(Forks::Limited, *call, [0; 6]), fail(libc::EPERM), "{call}");
         }
         for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_futex, libc::SYS_getdents64, libc::SYS_memfd_create] {
             assert_eq!(asked(Forks::Refused, call, [0; 6]), ALLOW, "{call}");
         }
-        assert_eq!(asked(Forks::Free, libc::SYS_clone3, [0; 6]), fail(libc::ENOSYS));
+        assert_eq!(asked(Forks::Limited, libc::SYS_clone3, [0; 6]), fail(libc::ENOSYS));
     }
 
     #[test]
     fn other_doors_end_the_process() {
-        let filter = program(Forks::Asked);
+        let filter = program(Forks::Limited);
         assert_eq!(verdict(&filter, 0x4000_0003, libc::SYS_read as u32, [0; 6]), KILL);
         #[cfg(target_arch = "x86_64")]
         assert_eq!(verdict(&filter, ARCHITECTURE, 0x4000_0000 | 1, [0; 6]), KILL);
@@ -343,11 +359,11 @@ mod tests {
     #[test]
     fn arguments_are_looked_at_without_their_upper_half() {
         let high = 0xdead_beef_0000_0000;
-        let ioctl = |request: u64| asked(Forks::Asked, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]);
+        let ioctl = |request: u64| asked(Forks::Limited, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]);
         assert_eq!(ioctl(libc::TIOCSTI), fail(libc::EPERM));
         assert_eq!(ioctl(high | libc::TIOCSTI), fail(libc::EPERM), "the kernel looks at the lower half only");
         assert_eq!(ioctl(libc::TCGETS), ALLOW);
-        let family = |family: i32| asked(Forks::Asked, libc::SYS_socket, [family as u64, 0, 0, 0, 0, 0]);
+        let family = |family: i32| asked(Forks::Limited, libc::SYS_socket, [family as u64, 0, 0, 0, 0, 0]);
         assert_eq!(family(libc::AF_INET6), ALLOW);
         for other in [libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH, 44, 30] {
             assert_eq!(family(other), fail(libc::EAFNOSUPPORT), "{other}");
@@ -360,7 +376,7 @@ mod tests {
             let with = |mode: u64| {
                 let mut arguments = [0; 6];
                 arguments[*at] = mode;
-                asked(Forks::Asked, *call, arguments)
+                asked(Forks::Limited, *call, arguments)
             };
             assert_eq!([with(0o755), with(0o4755), with(0o2755)], [ALLOW, fail(libc::EPERM), fail(libc::EPERM)]);
         }
@@ -368,7 +384,7 @@ mod tests {
             let with = |how: i32, bits: u64| {
                 let mut arguments = [0; 6];
                 (arguments[*flags], arguments[*mode]) = (how as u64, bits);
-                asked(Forks::Asked, *call, arguments)
+                asked(Forks::Limited, *call, arguments)
             };
             assert_eq!(with(libc::O_CREAT, 0o4755), fail(libc::EPERM));
             assert_eq!(with(libc::O_TMPFILE | libc::O_WRONLY, 0o2755), fail(libc::EPERM));
@@ -378,15 +394,27 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_free_and_processes_are_as_told() {
+    fn threads_are_asked_about_and_processes_are_as_told() {
         let thread = (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u64;
-        for (forks, verdict) in [(Forks::Refused, fail(libc::EPERM)), (Forks::Asked, ASK), (Forks::Free, ALLOW)] {
-            assert_eq!(asked(forks, libc::SYS_clone, [thread, 0, 0, 0, 0, 0]), ALLOW);
-            assert_eq!(asked(forks, libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]), verdict);
+        for (forks, forking, threading) in [(Forks::Refused, fail(libc::EPERM), ALLOW), (Forks::Limited, ALLOW, ASK)] {
+            assert_eq!(asked(forks, libc::SYS_clone, [thread, 0, 0, 0, 0, 0]), threading);
+            assert_eq!(asked(forks, libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]), forking);
             let own_users = (libc::CLONE_NEWUSER | libc::SIGCHLD) as u64;
             assert_eq!(asked(forks, libc::SYS_clone, [own_users, 0, 0, 0, 0, 0]), fail(libc::EPERM));
             #[cfg(target_arch = "x86_64")]
-            assert_eq!(asked(forks, libc::SYS_vfork, [0; 6]), verdict);
+            assert_eq!(asked(forks, libc::SYS_vfork, [0; 6]), forking);
         }
+    }
+
+    #[test]
+    fn the_limit_of_processes_can_only_be_read() {
+        let processes = u64::from(libc::RLIMIT_NPROC);
+        let files = u64::from(libc::RLIMIT_NOFILE);
+        let prlimit = |resource: u64, new: u64| asked(Forks::Limited, libc::SYS_prlimit64, [0, resource, new, 0, 0, 0]);
+        assert_eq!(
+            [prlimit(processes, 0), prlimit(files, 7), prlimit(processes, 7)],
+            [ALLOW, ALLOW, fail(libc::EPERM)]
+        );
+        assert_eq!(asked(Forks::Limited, libc::SYS_setrlimit, [processes, 7, 0, 0, 0, 0]), fail(libc::EPERM));
     }
 }

@@ -30,12 +30,13 @@ const TURNS: u32 = 64;
 /// ended by then, and joining takes longer than they do.
 const GROUP_AFTER: Duration = Duration::from_millis(25);
 
+/// Each time there are fewer left to be moved.
+const JOINS_MAX: usize = 10;
+
 /// What the first process is told once it is under way.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Let no new process be made.
-    Hold,
-    /// Go on; from now on the system counts, in the files beside this, if there are any.
+    /// From now on the system counts, in the files beside this.
     Grouped,
 }
 
@@ -117,23 +118,28 @@ impl Nursery {
         }
     }
 
-    /// Puts a cell that is under way into a group. Until then its first process has counted for itself; it makes no
-    /// process while it is told to hold, so that none is forgotten.
+    /// Puts a cell that is under way into a group. Until then its first process has counted for itself.
     pub(crate) fn group(&self, slot: &mut Slot) {
         slot.group_at = None;
         let (Some(limits), Ok(group)) = (slot.limits.take(), self.groups.make(&group_name(slot.turn))) else { return };
         let join = || -> io::Result<()> {
             group.limit(&limits)?;
-            channel::send(&slot.orders, &Order::Hold, &[])?;
-            channel::receive::<()>(&slot.orders)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            processes_below(slot.first.as_raw_nonzero().get()).into_iter().try_for_each(|pid| group.join(pid))?;
+            // Who is made by somebody in the group is in it; who was made before he was moved is found next time.
+            for _ in 0..JOINS_MAX {
+                let found = processes_below(slot.first.as_raw_nonzero().get());
+                // But for the first: it has to live to tell that there was no memory left.
+                let missing: Vec<i32> = found.into_iter().skip(1).filter(|pid| !group.has(*pid)).collect();
+                if missing.is_empty() {
+                    break;
+                }
+                // One that has ended meanwhile cannot be moved, and need not.
+                missing.into_iter().for_each(|pid| drop(group.join(pid)));
+            }
             let counters = group.counters();
             channel::send(&slot.orders, &Order::Grouped, &channel::borrow(&counters))
         };
-        if join().is_err() {
-            // It has ended meanwhile, or it goes on counting for itself.
-            let _ = channel::send(&slot.orders, &Order::Grouped, &[]);
-        }
+        // If that fails, the cell has ended meanwhile, or it goes on counting for itself.
+        let _ = join();
         slot.group = Some(group);
     }
 
@@ -198,7 +204,10 @@ impl Slot {
                 write("gid_map", format!("{USER} {group} 1"))?;
             }
         }
-        self.group.as_ref().map_or(Ok(()), |group| group.join(self.first.as_raw_nonzero().get()))
+        let Some(group) = &self.group else { return Ok(()) };
+        // In the group, and never the one that has to go for want of memory; whoever may not say so is no worse off.
+        let _ = write("oom_score_adj", "-1000".to_owned());
+        group.join(self.first.as_raw_nonzero().get())
     }
 
     pub(crate) fn kill(&self) {

@@ -110,7 +110,7 @@ pub enum News {
 
 impl Running {
     /// The next thing it has to say. An error means that the cell was ended by somebody else.
-    pub fn next(&mut self) -> io::Result<News> {
+    pub fn hear(&mut self) -> io::Result<News> {
         while let Some(due) = self.tend() {
             let mut files = [PollFd::new(&self.line, PollFlags::IN)];
             if poll(&mut files, Some(&patience(due)))? > 0 {
@@ -167,12 +167,11 @@ fn patience(time: Duration) -> Timespec {
 
 /// If this process was started as the helper, does its work and never comes back.
 pub(crate) fn entry(arguments: &[OsString]) {
-    if let [_, mark, ready] = arguments {
-        if mark == MARK {
-            let ready = ready.to_str().and_then(|text| text.parse().ok()).unwrap_or(0);
-            let Ok(requests) = io::stdin().as_fd().try_clone_to_owned() else { sys::exit(1) };
-            serve(UnixStream::from(requests), ready);
-        }
+    let [_, mark, ready] = arguments else { return };
+    if mark == MARK {
+        let ready = ready.to_str().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let Ok(requests) = io::stdin().as_fd().try_clone_to_owned() else { sys::exit(1) };
+        serve(UnixStream::from(requests), ready);
     }
 }
 

@@ -13,7 +13,7 @@ use landlock::{
 };
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet};
 
 use crate::cell::{Access, Cell, Identity, Limits};
@@ -37,8 +37,21 @@ fn ceiling_bytes(limit: u64) -> u64 {
     limit.saturating_mul(4).saturating_add(1 << 30)
 }
 
+/// The first process, the program and its children, and all their threads.
 pub(crate) fn tasks_max(limits: &Limits) -> u32 {
-    limits.children + 1 + THREADS_MAX
+    tasks_without_threads(limits) + THREADS_MAX
+}
+
+fn tasks_without_threads(limits: &Limits) -> u32 {
+    2 + limits.children
+}
+
+/// Makes room for so many threads beside the processes that there may be, for one process. The kernel counts both
+/// together, within the cell's own users, so exactly for this cell; processes beyond that cannot be made.
+pub(crate) fn make_room(limits: &Limits, process: Option<Pid>, threads: u32) -> rustix::io::Result<()> {
+    let most = u64::from(tasks_max(limits));
+    let now = u64::from(tasks_without_threads(limits) + threads).min(most);
+    rustix::process::prlimit(process, Resource::Nproc, Rlimit { current: Some(now), maximum: Some(most) }).map(drop)
 }
 
 /// Amounts. Lowered for good: to raise one again takes rights over the whole machine.
@@ -47,8 +60,8 @@ pub(crate) fn limit(cell: &Cell, counts_memory: bool) -> io::Result<()> {
         let most = rustix::process::getrlimit(resource).maximum.map_or(most, |already| already.min(most));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
     };
-    // Counted within the cell's own users, so exact for it alone. One more for the first process.
-    set(Resource::Nproc, u64::from(tasks_max(&cell.limits)) + 1)?;
+    // Without forks all room is for threads.
+    make_room(&cell.limits, None, if cell.limits.fork { 0 } else { THREADS_MAX })?;
     set(Resource::Core, 0)?;
     set(Resource::Memlock, LOCKED_BYTES_MAX)?;
     set(Resource::Msgqueue, QUEUE_BYTES_MAX)?;
@@ -139,14 +152,10 @@ pub(crate) fn fence(cell: &Cell) -> Result<bool, String> {
     Ok(enforced.ruleset == RulesetStatus::FullyEnforced)
 }
 
-/// The calls. With a file on which it is asked about new processes, if it is.
-pub(crate) fn filter(cell: &Cell, asked: bool) -> io::Result<Option<OwnedFd>> {
-    let forks = match (cell.limits.fork, asked) {
-        (false, _) => Forks::Refused,
-        (true, true) => Forks::Asked,
-        (true, false) => Forks::Free,
-    };
-    sys::filter(&seccomp::program(forks), forks == Forks::Asked)
+/// The calls. With a file on which it is asked about new threads, if it is.
+pub(crate) fn filter(cell: &Cell) -> io::Result<Option<OwnedFd>> {
+    let forks = if cell.limits.fork { Forks::Limited } else { Forks::Refused };
+    sys::filter(&seccomp::program(forks), forks == Forks::Limited)
 }
 
 /// Finds the program and becomes it. Comes back only if that failed.
@@ -194,7 +203,7 @@ fn find(cell: &Cell) -> io::Result<PathBuf> {
         return Ok(PathBuf::from(name));
     }
     let path = cell.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
-    let mut error = io::Error::from(io::ErrorKind::NotFound);
+    let mut error = io::Error::from_raw_os_error(libc::ENOENT);
     for folder in std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"))) {
         let candidate = Path::new("/").join(folder).join(name);
         if candidate.is_file() {

@@ -51,6 +51,15 @@ impl Program {
         Visitor(self)
     }
 
+    /// Copied by another process: a file that was open for writing in this one while a child was started in another
+    /// thread cannot be run.
+    pub fn copy_for_nobody(&self) -> PathBuf {
+        let copy = self.path("actum-for-nobody");
+        let done = Command::new("cp").arg(&self.path).arg(&copy).status().expect("there is cp");
+        assert!(done.success(), "the program can be copied");
+        copy
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         self.command_of(Command::new(&self.path), arguments)
     }
@@ -113,8 +122,7 @@ impl Visitor<'_> {
             return program.run_with(arguments, input);
         }
         // The binary may lie where nobody may not go.
-        let copy = program.path("actum-for-nobody");
-        std::fs::copy(&program.path, &copy).expect("the program can be copied");
+        let copy = program.copy_for_nobody();
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]).arg(&copy);
         let ended = run(program.command_of(command, arguments), input);

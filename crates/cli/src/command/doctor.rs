@@ -135,7 +135,7 @@ fn walls(scratch: &Path) -> Vec<Finding> {
         let (_pipes, files) = actum_sandbox::Pipes::new(false)?;
         let mut running = actum_sandbox::run_alone(actum_sandbox::probe_cell(&folder), files)?;
         loop {
-            if let actum_sandbox::News::Ended(report) = running.next()? {
+            if let actum_sandbox::News::Ended(report) = running.hear()? {
                 return Ok(report);
             }
         }

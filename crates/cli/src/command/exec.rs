@@ -396,7 +396,7 @@ impl Run<'_> {
             report.kept.iter().map(|k| json!({"wall": k.wall.word(), "by": k.by, "weaker": k.weaker})).collect();
         let used = json!({
             "memory_bytes_peak": report.used.memory_bytes_peak, "cpu_us": report.used.cpu_us,
-            "processes_peak": report.used.processes_peak, "forks_refused": report.used.forks_refused,
+            "processes_peak": report.used.processes_peak,
             "disk_bytes_written": report.used.disk_bytes,
         });
         let decisions: Vec<Value> = log

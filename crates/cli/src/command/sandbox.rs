@@ -182,7 +182,7 @@ impl Sandbox {
         let report = ours().and_then(|files| {
             let mut running = run_alone(cell, files)?;
             loop {
-                match running.next()? {
+                match running.hear()? {
                     News::Started => {}
                     News::Listening(listeners) => egress = Some(Egress::serve(listeners, rules.clone())?),
                     News::Ended(report) => return Ok(report),
@@ -250,10 +250,6 @@ fn tell(report: &Report, log: &Log, name: &str, limits: &Limits, out: &mut Out) 
     for kept in &report.kept {
         let mark = if kept.weaker { " (weaker than it should be)" } else { "" };
         out.detail(&format!("{}: {}{mark}", kept.wall.word(), kept.by));
-    }
-    if report.used.forks_refused > 0 {
-        let most = limits.max_children;
-        out.warn(&format!("{} processes beyond --max-children {most} were refused", report.used.forks_refused));
     }
     let Some(end) = cell::end_of(&report.ended) else {
         if let actum_sandbox::Ended::NotBuilt(why) = &report.ended {

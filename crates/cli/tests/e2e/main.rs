@@ -8,6 +8,8 @@ mod contract;
 mod crash;
 mod examples;
 mod ledger;
+mod sandbox;
+mod sandbox_attack;
 mod store;
 mod tamper;
 mod workspace;

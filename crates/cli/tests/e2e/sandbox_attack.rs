@@ -1,0 +1,219 @@
+//! Programs in a cell that are out to harm: every attempt of the list is refused, and the machine is as it was. As root and
+//! as an ordinary user.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+
+use actum_testkit::folder::Folder;
+use actum_testkit::program::{Ended, Program};
+
+use super::actum;
+use super::sandbox::{Who, own_all};
+
+const ATTACKS: &str = include_str!("attacks.py");
+const SECRET: &str = "6f1c2a: nobody in a cell may read this";
+
+/// Kept as they are while cells try to change them.
+const SETTINGS: [&str; 4] = [
+    "/proc/sys/kernel/core_pattern",
+    "/proc/sys/kernel/printk_ratelimit_burst",
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/modprobe",
+];
+
+fn settings() -> Vec<Option<String>> {
+    SETTINGS.iter().map(|path| fs::read_to_string(path).ok()).collect()
+}
+
+/// Attempts that may succeed, because what they reach is the cell's own.
+const HARMLESS: &[&str] = &[
+    // A network of its own has a loopback of its own, on which nobody listens; `ping` there tells nothing.
+    "50 ping",
+];
+
+fn attack(who: Who) {
+    let actum = actum();
+    let outside = Folder::new();
+    fs::write(outside.join("secret"), SECRET).unwrap();
+    prepare(&actum);
+    let script = actum.file("attacks.py", ATTACKS);
+    own_all(actum.folder(), who);
+    own_all(outside.path(), who);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let abstract_name = format!("actum-test-{}-{}", std::process::id(), who.word());
+    let hidden = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name).unwrap()).unwrap();
+    hidden.set_nonblocking(true).unwrap();
+    let pathname = outside.join("socket");
+    let socket = UnixListener::bind(&pathname).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let before = settings();
+
+    let text = |path: &Path| path.display().to_string();
+    let (here, out, own) = (text(actum.folder()), text(outside.path()), std::process::id().to_string());
+    let denied = ["--deny", "denied", "--deny", "denied-file"];
+    let limits = ["--timeout-ms", "60000", "--max-children", "50"];
+    let command =
+        ["--", "/usr/bin/python3", "-B", &text(&script), &here, &out, &port, &abstract_name, &text(&pathname), &own];
+    let arguments = [&["sandbox", "--write", "."][..], &denied, &limits, &command].concat();
+    let ended = who.run(&actum, &arguments);
+
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!(lines.last(), Some(&"end"), "{}: {}{}", who.word(), ended.stdout, ended.stderr);
+    assert!(lines.len() > 190, "only {} attempts were made", lines.len());
+    let done: Vec<&&str> = lines
+        .iter()
+        .filter(|line| line.contains("\tDONE") && !HARMLESS.iter().any(|name| line.starts_with(name)))
+        .collect();
+    assert!(done.is_empty(), "{}: {done:#?}", who.word());
+
+    assert_eq!(settings(), before);
+    for path in ["/etc", "/usr", "/var/tmp", "", "/dev", "/bin"] {
+        assert!(
+            !Path::new(path).join("/actum-attack").exists() && !Path::new(&format!("{path}/actum-attack")).exists()
+        );
+    }
+    assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), SECRET);
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 2, "something was left outside");
+    assert!(!ended.stdout.contains("6f1c2a"), "the secret was read");
+    assert!(listener.accept().is_err() && hidden.accept().is_err() && socket.accept().is_err(), "somebody was reached");
+    unharmed(&actum);
+}
+
+/// A workspace with repositories, links and things that are not to be seen.
+fn prepare(actum: &Program) {
+    for folder in [".git/hooks", "vendor/x/.git/hooks", "tree", "denied", ".actum"] {
+        fs::create_dir_all(actum.path(folder)).unwrap();
+    }
+    actum.file("mine", "mine");
+    actum.file(".git/config", "[core]\n");
+    actum.file(".git/HEAD", "ref: refs/heads/main\n");
+    actum.file("vendor/x/.git/config", "[core]\n");
+    actum.file("tree/.git", "gitdir: ../.git/worktrees/tree\n");
+    actum.file("denied/secret", SECRET);
+    actum.file("denied-file", SECRET);
+    actum.file(".actum/key.pem", SECRET);
+}
+
+fn unharmed(actum: &Program) {
+    let read = |name: &str| fs::read_to_string(actum.path(name)).unwrap();
+    assert_eq!(read(".git/config"), "[core]\n");
+    assert_eq!(read("tree/.git"), "gitdir: ../.git/worktrees/tree\n");
+    assert_eq!(
+        (read("denied/secret"), read("denied-file"), read(".actum/key.pem")),
+        (SECRET.into(), SECRET.into(), SECRET.into())
+    );
+    for folder in [".git/hooks", "vendor/x/.git/hooks"] {
+        assert_eq!(fs::read_dir(actum.path(folder)).unwrap().count(), 0, "{folder}");
+    }
+    assert!(!actum.path("suid").exists() && !actum.path("disk").exists() && !actum.path("hard").exists());
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(fs::metadata(actum.path("mine")).unwrap().permissions().mode() & 0o6000, 0);
+}
+
+#[test]
+fn every_attack_is_refused_to_root() {
+    attack(Who::Root);
+}
+
+#[test]
+fn every_attack_is_refused_to_an_ordinary_user() {
+    attack(Who::Nobody);
+}
+
+/// What other programs obey is not left behind, and no empty file in its place either.
+#[test]
+fn hooks_and_settings_that_appear_are_put_aside() {
+    for who in Who::BOTH {
+        let actum = actum();
+        own_all(actum.folder(), who);
+        let script = "mkdir -p .vscode new/.git/hooks .claude deep/er; echo x > .vscode/tasks.json; echo x > .envrc; \
+                      echo x > .bashrc; echo x > .mcp.json; echo x > new/.git/config; echo x > .claude/settings.json; \
+                      echo x > deep/er/.envrc; echo x > deep/er/kept; echo x > actum.toml; ln -s /etc .git; echo kept > kept";
+        let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", script]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let mut left: Vec<String> = names_below(actum.folder());
+        left.retain(|name| !name.contains("actum-for-nobody"));
+        assert_eq!(left, ["deep/er/kept", "kept"], "{}", who.word());
+        assert!(ended.stderr.contains(".envrc") && ended.stderr.contains("put aside"), "{}", ended.stderr);
+    }
+}
+
+fn names_below(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(at) = waiting.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                waiting.push(entry.path());
+            } else {
+                found.push(entry.path().strip_prefix(folder).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A file of the caller's that was open when the cell was made.
+#[test]
+fn open_files_of_the_caller_do_not_come_along() {
+    for who in Who::BOTH {
+        let actum = actum();
+        let outside = Folder::new();
+        let secret = outside.join("secret");
+        fs::write(&secret, SECRET).unwrap();
+        own_all(actum.folder(), who);
+        own_all(outside.path(), who);
+        let binary = who.binary(&actum);
+        let script = format!(
+            "exec 7<{} 8<{}; exec {binary} sandbox -- sh -c 'ls /proc/self/fd; cat <&7; cat /proc/self/fd/8'",
+            secret.display(),
+            secret.display()
+        );
+        let ended: Ended = who.shell(&actum, &script);
+        assert!(!ended.stdout.contains("6f1c2a"), "{}", ended.stdout);
+        assert_eq!(
+            ended.stdout.lines().filter(|line| line.parse::<u32>().is_ok_and(|n| n > 3)).count(),
+            0,
+            "{}",
+            ended.stdout
+        );
+    }
+}
+
+/// A path of the contract is swapped for a link between the check and the mount.
+#[test]
+fn a_grant_that_became_a_link_is_refused() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let actum = actum();
+    let outside = Folder::new();
+    fs::write(outside.join("secret"), SECRET).unwrap();
+    fs::create_dir_all(actum.path("grant")).unwrap();
+    fs::write(actum.path("grant/secret"), "mine").unwrap();
+    std::os::unix::fs::symlink(outside.path(), actum.path("link")).unwrap();
+    let stop = AtomicBool::new(false);
+    let (grant, link, third) = (actum.path("grant"), actum.path("link"), actum.path("third"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = fs::rename(&grant, &third).and_then(|()| fs::rename(&link, &grant));
+                let _ = fs::rename(&grant, &link).and_then(|()| fs::rename(&third, &grant));
+            }
+        });
+        for _ in 0..30 {
+            let path = grant.join("secret").display().to_string();
+            let ended = actum.run(&["sandbox", "-q", "--read", "grant", "--", "cat", &path]);
+            // As a link from the beginning it stands for what it leads to; never for something else than was looked at.
+            assert!(ended.code != 0 || ended.stdout == "mine" || ended.stdout.contains("6f1c2a"), "{ended:?}");
+            let canonical = fs::canonicalize(outside.path()).unwrap();
+            assert!(!ended.stdout.contains("6f1c2a") || canonical.exists());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
