@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
+use actum_contract::execution::Redactor;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -18,23 +19,28 @@ use crate::workspace::new_id;
 /// How long a request waits, and how long an agreement is good if nothing else is said.
 pub(crate) const MINUTES: i64 = 60;
 
+/// Nobody agrees to something by a slip of the finger.
+const ID_CHARACTERS_MIN: usize = 8;
+
 const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
 
 /// What somebody wants to do.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct Request<'a> {
     pub tool: String,
     pub tenant: &'static str,
     /// The levels that wait: `filesystem elevated`, `network open`.
     pub wants: Vec<String>,
-    /// Everything the tool is called with.
-    pub call: Value,
+    /// Everything that was agreed on; only its digest is kept.
+    pub agreed: &'a Value,
+    /// What a person has to see to decide.
+    pub shown: Value,
 }
 
-impl Request {
+impl Request<'_> {
     /// What makes it this request and no other.
     fn binding(&self) -> Result<String, Failure> {
-        let whole = json!({"tool": self.tool, "tenant": self.tenant, "wants": self.wants, "call": self.call});
+        let whole = json!({"tool": self.tool, "tenant": self.tenant, "wants": self.wants, "agreed": self.agreed});
         let text = canon::canonical(&whole).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         Ok(Digest::sha256(&text).to_hex())
     }
@@ -74,7 +80,7 @@ fn is_past(value: &Value, now: Timestamp) -> bool {
 }
 
 /// Takes an agreement, if there is one; else leaves a request and says so. The id of the agreement.
-pub(crate) fn take(project: &Project, request: &Request) -> Result<String, Failure> {
+pub(crate) fn take(project: &Project, request: &Request<'_>) -> Result<String, Failure> {
     let now = Timestamp::now();
     let binding = request.binding()?;
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
@@ -96,7 +102,7 @@ pub(crate) fn take(project: &Project, request: &Request) -> Result<String, Failu
             let expires = now + SignedDuration::from_mins(MINUTES);
             let value = json!({
                 "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant, "wants": request.wants,
-                "call": request.call, "requested_at": now.to_string(), "expires_at": expires.to_string(),
+                "call": redacted(&request.shown), "requested_at": now.to_string(), "expires_at": expires.to_string(),
             });
             save(&folder(project, "pending")?.join(format!("{id}.json")), &value)?;
             id
@@ -106,6 +112,12 @@ pub(crate) fn take(project: &Project, request: &Request) -> Result<String, Failu
     Err(Failure::new(error::APPROVAL_NEEDED, message)
         .details(json!({"approval_id": id, "wants": request.wants}))
         .hint(format!("`actum approve {id}` agrees; then run the command again")))
+}
+
+/// What is kept is without secrets.
+fn redacted(value: &Value) -> Value {
+    let (text, _) = Redactor::default().redact(value.to_string().as_bytes());
+    serde_json::from_slice(&text).unwrap_or(Value::Null)
 }
 
 /// Everything there is, with its state.
@@ -125,6 +137,11 @@ pub(crate) fn list(project: &Project) -> Result<Vec<Value>, Failure> {
 /// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
 pub(crate) fn decide(project: &Project, id: &str, agreed: bool, minutes: Option<i64>) -> Result<Value, Failure> {
     let now = Timestamp::now();
+    if id.len() < ID_CHARACTERS_MIN {
+        return Err(
+            Failure::new(error::USAGE, format!("{id:?} could be anything")).hint("name more of the request's id")
+        );
+    }
     let waiting = all(project, "pending")?;
     let mut matching =
         waiting.into_iter().filter(|(_, value)| value["id"].as_str().is_some_and(|own| own.starts_with(id)));

@@ -41,6 +41,8 @@ const NOT_ELEVATED: &[&str] =
 const SECRET: &[&str] = &[
     "/etc/shadow",
     "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
     "/etc/sudoers",
     "/etc/sudoers.d",
     "/etc/ssh",
@@ -94,8 +96,17 @@ pub(crate) struct Wanted<'a> {
     pub grace_ms: u64,
 }
 
+/// A cell, whom it may reach, and what is protected in the folders it may change.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub cell: Cell,
+    pub rules: Rules,
+    pub writable: Vec<PathBuf>,
+    pub seen: crate::protect::Seen,
+}
+
 impl Wanted<'_> {
-    pub(crate) fn cell(self) -> Result<(Cell, Rules), Failure> {
+    pub(crate) fn cell(self) -> Result<Planned, Failure> {
         let level = self.sandbox.filesystem.level;
         let rules = self.rules()?;
         let mut grants: BTreeMap<PathBuf, Access> = BTreeMap::new();
@@ -127,12 +138,10 @@ impl Wanted<'_> {
             for entry in std::fs::read_dir("/").into_iter().flatten().flatten() {
                 let is_left_out = NOT_ELEVATED.iter().any(|name| entry.file_name() == *name);
                 if !is_left_out && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    grant(&entry.path(), Access::Read);
+                    grant(&entry.path(), Access::Look);
                 }
             }
-            grant(Path::new("/etc"), Access::Read);
-            let secret = SECRET.iter().map(|text| crate::config::expand((*text).to_owned()));
-            deny.extend(secret.filter_map(|path| path.canonicalize().ok()));
+            grant(Path::new("/etc"), Access::Look);
         }
         self.read.iter().for_each(|path| grant(path, Access::Read));
         self.write.iter().for_each(|path| grant(path, Access::Write));
@@ -141,13 +150,17 @@ impl Wanted<'_> {
         }
         let writable: Vec<PathBuf> =
             grants.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path.clone()).collect();
-        for (path, access) in crate::protect::existing(&writable) {
+        if let Some(why) = writable.iter().find_map(|path| crate::protect::refuses(path, &self.root)) {
+            return Err(
+                Failure::new(error::USAGE, why).hint("grant the folder it lies in: the rest of that can be changed")
+            );
+        }
+        let seen = crate::protect::look(&writable);
+        for (path, access) in seen.grants(&writable) {
             grants.insert(path, access);
         }
-        // What this program keeps for itself: whoever could read it could sign in the user's name.
-        let own = grants.keys().map(|path| path.join(".actum")).filter(|path| path.exists());
-        deny.extend(own.chain(grants.keys().filter(|path| path.ends_with(".actum")).cloned()).collect::<Vec<_>>());
-        grants.retain(|path, _| !path.ends_with(".actum"));
+        hide_own(&mut grants, &mut deny, &self.root)?;
+        hide_secrets(&grants, &self.read, &self.write, &mut deny);
         deny.sort();
         deny.dedup();
         environment.insert("PATH".to_owned(), path);
@@ -179,7 +192,7 @@ impl Wanted<'_> {
             network,
             weaker: self.config.weaker.clone(),
         };
-        Ok((cell, rules))
+        Ok(Planned { cell, rules, writable, seen })
     }
 
     fn rules(&self) -> Result<Rules, Failure> {
@@ -200,6 +213,59 @@ impl Wanted<'_> {
             hosts: self.config.hosts.clone(),
             bytes_max: self.config.egress_mb << 20,
         })
+    }
+}
+
+/// What this program keeps for itself is never shown: whoever could read it could sign in the user's name, and whoever
+/// could write to it could agree in his place.
+fn hide_own(grants: &mut BTreeMap<PathBuf, Access>, deny: &mut Vec<PathBuf>, root: &Path) -> Result<(), Failure> {
+    let is_own = |path: &Path| path.iter().any(|part| part == ".actum");
+    grants.retain(|path, _| !path.ends_with(".actum"));
+    if let Some(path) = grants.keys().find(|path| is_own(path)) {
+        let message = format!("{} is part of what Actum keeps for itself", path.display());
+        return Err(Failure::new(error::USAGE, message).hint("leave it out"));
+    }
+    deny.push(root.join(".actum"));
+    for path in grants.keys() {
+        // A folder may hold other projects.
+        let mut waiting = vec![(path.clone(), 0)];
+        let mut seen = 0;
+        while let Some((folder, depth)) = waiting.pop() {
+            let own = folder.join(".actum");
+            if own.is_dir() {
+                deny.push(own);
+            }
+            seen += 1;
+            if depth < OWN_DEPTH_MAX && seen < OWN_FOLDERS_MAX && !folder.starts_with("/usr") {
+                for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+                    let Ok(kind) = entry.file_type() else { continue };
+                    if kind.is_dir() {
+                        waiting.push((entry.path(), depth + 1));
+                    } else if std::os::unix::fs::FileTypeExt::is_socket(&kind) {
+                        // Somebody outside answers there; to read a folder is not to talk to him.
+                        deny.push(entry.path());
+                    }
+                }
+            }
+        }
+    }
+    deny.retain(|path| path.exists());
+    Ok(())
+}
+
+/// How far is looked for other projects, and for sockets, in what may be read.
+const OWN_DEPTH_MAX: u32 = 3;
+const OWN_FOLDERS_MAX: u32 = 5_000;
+
+/// Keys and passwords in the usual places are shown only to whom they were named.
+fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, read: &[PathBuf], write: &[PathBuf], deny: &mut Vec<PathBuf>) {
+    for text in SECRET {
+        let Ok(path) = crate::config::expand((*text).to_owned()).canonicalize() else { continue };
+        let is_shown = grants.keys().any(|grant| path.starts_with(grant));
+        let is_named = read.iter().chain(write).any(|named| named.starts_with(&path));
+        if is_shown && !is_named {
+            deny.push(path);
+        }
     }
 }
 

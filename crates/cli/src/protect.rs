@@ -1,10 +1,13 @@
 //! Files that other programs obey: hooks and settings of git, of shells, of editors and of agents. A program in a cell may
 //! not leave any behind where it may write, because they would run later with the rights of whoever comes along.
 //!
-//! Those that exist are shown read only. Those that appear while the program runs are taken away afterwards and put aside.
+//! Those that exist are shown read only, and the folders on the way to them stay where they are. Those that appear, or are
+//! no longer what they were, are taken away afterwards and put aside.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use actum_sandbox::Access;
@@ -40,56 +43,159 @@ const ANYWHERE: &[&str] = &[
     ".direnv",
     ".actum",
     "actum.toml",
+    "AGENTS.md",
+    "CLAUDE.md",
+    "GEMINI.md",
+    ".cursorrules",
+    ".windsurfrules",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".tmux.conf",
+    ".vimrc",
+    ".exrc",
+    ".gdbinit",
+    ".lldbinit",
+    ".netrc",
 ];
 
-/// Entries that are looked at in one tree. What lies deeper in a larger one is not protected, and that is said.
-const ENTRIES_MAX: usize = 200_000;
+/// Entries that are looked at in one tree. Whoever has more is told that the rest is not protected.
+const ENTRIES_MAX: usize = 2_000_000;
 
-/// Folders with many entries and no repositories of their own.
-const NOT_LOOKED_INTO: &[&str] = &["node_modules", "target", ".venv", "__pycache__"];
-
-/// What is there in folders that may be written to, with what remains of the right to write.
-pub(crate) fn existing(writable: &[PathBuf]) -> Vec<(PathBuf, Access)> {
-    let mut found = Vec::new();
-    for path in writable.iter().flat_map(|folder| protected_in(folder)) {
-        // A repository's folder stays where it is; in it, what is obeyed cannot be changed.
-        if path.file_name().is_some_and(|name| name == ".git") && path.is_dir() {
-            found.push((path, Access::Pinned));
-        } else if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_symlink()) {
-            found.push((path, Access::Read));
-        }
-    }
-    found
+/// What was protected, and which file it was.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    paths: BTreeMap<PathBuf, Was>,
+    /// There was more than is looked at.
+    pub is_partial: bool,
 }
 
-/// Protected paths below a folder, as they are now.
-pub(crate) fn protected_in(folder: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut waiting = vec![folder.to_owned()];
-    let mut seen = 0;
-    while let Some(folder) = waiting.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            seen += 1;
-            if seen > ENTRIES_MAX {
-                return found;
-            }
-            let name = entry.file_name();
-            let path = entry.path();
-            let is = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is(&[".git"]) {
-                found.extend(IN_GIT.iter().map(|name| path.join(name)).filter(|p| fs::symlink_metadata(p).is_ok()));
-                found.insert(path);
-            } else if is(ANYWHERE) {
-                found.insert(path);
-            } else if is_folder && looks_like_git(&path) {
-                found.extend(IN_GIT.iter().map(|name| path.join(name)).filter(|p| fs::symlink_metadata(p).is_ok()));
-            } else if is_folder && !is(NOT_LOOKED_INTO) {
-                waiting.push(path);
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Was {
+    file: (u64, u64),
+    /// Where it leads, if it is a link.
+    link: Option<PathBuf>,
+}
+
+fn is(name: &std::ffi::OsStr, names: &[&str]) -> bool {
+    names.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// Why a path may not be written to as such: it, or a folder it lies in, is obeyed by others.
+pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
+    let inner = path.strip_prefix(root).unwrap_or(path);
+    let parts: Vec<_> = inner.iter().collect();
+    let obeyed = parts.iter().find(|part| is(part, ANYWHERE));
+    // A repository's folder as a whole is protected from within; a part of it could not be.
+    let in_git = parts.iter().rev().skip(1).find(|part| is(part, &[".git"]));
+    obeyed
+        .or(in_git)
+        .map(|part| format!("{} is obeyed by other programs, and cannot be granted to be changed", part.display()))
+}
+
+/// Protected paths in folders that may be written to, as they are now.
+pub(crate) fn look(writable: &[PathBuf]) -> Seen {
+    let mut seen = Seen::default();
+    for folder in writable {
+        seen.look_into(folder);
+    }
+    seen
+}
+
+impl Seen {
+    fn look_into(&mut self, top: &Path) {
+        if top.file_name().is_some_and(|name| is(name, &[".git"])) || looks_like_git(top) {
+            self.add_git(top);
+        }
+        let is_root = actum_sandbox::is_root();
+        let mut waiting = vec![top.to_owned()];
+        let mut entries = 0;
+        while let Some(folder) = waiting.pop() {
+            for entry in list(&folder) {
+                entries += 1;
+                if entries > ENTRIES_MAX {
+                    self.is_partial = true;
+                    return;
+                }
+                let (name, path) = (entry.file_name(), entry.path());
+                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                if is(&name, &[".git"]) {
+                    // Never through a link: what lies behind it may be anybody's.
+                    if is_folder {
+                        self.add_git(&path);
+                    }
+                    self.add(path);
+                } else if is(&name, ANYWHERE) || (is_root && runs_as_its_owner(&entry)) {
+                    self.add(path);
+                } else if is(&name, &[".github"]) && is_folder {
+                    self.add(path.join("workflows"));
+                } else if is_folder {
+                    if looks_like_git(&path) {
+                        self.add_git(&path);
+                    }
+                    waiting.push(path);
+                }
             }
         }
     }
-    found
+
+    fn add(&mut self, path: PathBuf) {
+        if let Ok(found) = fs::symlink_metadata(&path) {
+            let was = Was { file: (found.dev(), found.ino()), link: fs::read_link(&path).ok() };
+            self.paths.insert(path, was);
+        }
+    }
+
+    fn add_git(&mut self, folder: &Path) {
+        IN_GIT.iter().for_each(|name| self.add(folder.join(name)));
+    }
+
+    /// What remains of the right to write in these folders.
+    pub(crate) fn grants(&self, writable: &[PathBuf]) -> Vec<(PathBuf, Access)> {
+        let mut grants = Vec::new();
+        for (path, was) in &self.paths {
+            let real = if was.link.is_some() { path.canonicalize().ok() } else { Some(path.clone()) };
+            // A link cannot be mounted on; what it leads to can, if it can be written to at all.
+            let is_writable = |real: &PathBuf| writable.iter().any(|folder| real.starts_with(folder) && real != folder);
+            let Some(real) = real.filter(is_writable) else { continue };
+            let is_repository = real.is_dir() && path.file_name().is_some_and(|name| is(name, &[".git"]));
+            grants.push((real.clone(), if is_repository { Access::Pinned } else { Access::Read }));
+            if is_repository && was.link.is_some() {
+                let inner = IN_GIT
+                    .iter()
+                    .map(|name| real.join(name))
+                    .filter(|p| p.symlink_metadata().is_ok_and(|m| !m.is_symlink()));
+                grants.extend(inner.map(|path| (path, Access::Read)));
+            }
+            // Were a folder on the way renamed, another could be made under its name.
+            let on_the_way = real.ancestors().skip(1).take_while(|above| {
+                writable.iter().any(|folder| above.starts_with(folder))
+                    && !writable.iter().any(|folder| folder == above)
+            });
+            grants.extend(on_the_way.map(|above| (above.to_owned(), Access::Pinned)));
+        }
+        // What has to be read only stays so, whatever else lies on the way.
+        grants.sort_by_key(|(path, access)| (path.clone(), *access != Access::Read));
+        grants.dedup_by(|later, first| later.0 == first.0);
+        grants
+    }
+}
+
+/// What is in a folder. One that was closed against us is opened: it is ours.
+fn list(folder: &Path) -> Vec<fs::DirEntry> {
+    let entries = match fs::read_dir(folder) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
+            fs::read_dir(folder)
+        }
+        other => other,
+    };
+    entries.into_iter().flatten().flatten().collect()
+}
+
+/// A program that has its owner's rights whoever starts it. Changed in its place, it would keep them.
+fn runs_as_its_owner(entry: &fs::DirEntry) -> bool {
+    entry.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o6000 != 0)
 }
 
 /// A repository without a working tree.
@@ -97,22 +203,48 @@ fn looks_like_git(folder: &Path) -> bool {
     ["HEAD", "objects", "refs"].iter().all(|name| folder.join(name).exists())
 }
 
-/// What has appeared since, taken away and put aside in `aside`. The paths, as they were.
-pub(crate) fn take_away(writable: &[PathBuf], before: &BTreeSet<PathBuf>, aside: &Path) -> Vec<PathBuf> {
-    let mut taken = Vec::new();
-    for path in writable.iter().flat_map(|folder| protected_in(folder)).filter(|path| !before.contains(path)) {
+/// What was taken away, and where it is now; nothing if it could only be removed.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub path: PathBuf,
+    pub now: Option<PathBuf>,
+}
+
+/// Takes away what has appeared since, or is no longer what it was. It stays on its file system, in a folder that nobody
+/// obeys; a link that was replaced is put back.
+pub(crate) fn take_away(writable: &[PathBuf], before: &Seen, id: &str) -> (Vec<Taken>, bool) {
+    let after = look(writable);
+    let mut taken: Vec<Taken> = Vec::new();
+    for (path, is_now) in &after.paths {
+        let was = before.paths.get(path);
         // A folder that has gone already took what lies in it along.
-        if taken.iter().any(|gone| path.starts_with(gone)) || fs::symlink_metadata(&path).is_err() {
+        let is_gone = taken.iter().any(|gone| path.starts_with(&gone.path));
+        if was == Some(is_now) || is_gone || fs::symlink_metadata(path).is_err() {
             continue;
         }
-        let place = aside.join(taken.len().to_string());
-        let moved = fs::create_dir_all(&place)
-            .and_then(|()| fs::rename(&path, place.join(path.file_name().unwrap_or_default())));
-        if moved.is_err() {
-            // On another file system: it goes all the same.
-            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        let now = put_aside(path, writable, id, taken.len());
+        if now.is_none() && remove(path).is_err() {
+            continue;
         }
-        taken.push(path);
+        if let Some(link) = was.and_then(|was| was.link.as_ref()) {
+            let _ = std::os::unix::fs::symlink(link, path);
+        }
+        taken.push(Taken { path: path.clone(), now });
     }
-    taken
+    (taken, after.is_partial)
+}
+
+fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Option<PathBuf> {
+    let top =
+        writable.iter().filter(|folder| path.starts_with(folder)).max_by_key(|folder| folder.as_os_str().len())?;
+    let folder = top.join(format!(".actum-aside-{id}"));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+    // Under a name that nobody looks for.
+    let name = path.file_name()?.to_string_lossy().trim_start_matches('.').to_owned();
+    let place = folder.join(format!("{number}-{name}.aside"));
+    fs::rename(path, &place).ok().map(|()| place)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }

@@ -124,8 +124,11 @@ pub fn watch(
             pipes.input = None;
         }
         let due = running.tend().unwrap_or(Duration::from_secs(1));
-        let line = flow(&mut pipes, Some(&running), due, &mut left, &mut streams, kept)?;
-        if line {
+        let happened = flow(&mut pipes, Some(&running), due, &mut left, &mut streams, kept)?;
+        if happened.signals {
+            running.heed_signals();
+        }
+        if happened.line {
             match running.hear()? {
                 News::Started => {}
                 News::Listening(files) => listening(files),
@@ -145,7 +148,7 @@ pub fn watch(
     Ok(Watched { report, output, errors })
 }
 
-/// Moves what can be moved. True if the cell has something to say.
+/// Moves what can be moved.
 fn flow(
     pipes: &mut Pipes,
     running: Option<&Running>,
@@ -153,12 +156,16 @@ fn flow(
     left: &mut &[u8],
     streams: &mut [Taking; 2],
     kept: &mut dyn FnMut(Stream, &[u8]),
-) -> io::Result<bool> {
+) -> io::Result<Happened> {
     let mut asked: Vec<PollFd<'_>> = Vec::new();
     let mut roles = Vec::new();
     if let Some(running) = running {
         asked.push(PollFd::new(running.line(), PollFlags::IN));
         roles.push(Role::Line);
+        if let Some(signals) = running.signals() {
+            asked.push(PollFd::new(signals, PollFlags::IN));
+            roles.push(Role::Signals);
+        }
     }
     for (file, role, flags) in [
         (&pipes.output, Role::Output, PollFlags::IN),
@@ -180,18 +187,25 @@ fn flow(
     drop(asked);
     for role in &happened {
         match role {
-            Role::Line => {}
+            Role::Line | Role::Signals => {}
             Role::Output => drain(&mut pipes.output, &mut streams[0], &mut |piece| kept(Stream::Output, piece)),
             Role::Errors => drain(&mut pipes.errors, &mut streams[1], &mut |piece| kept(Stream::Errors, piece)),
             Role::Input => feed(&mut pipes.input, left),
         }
     }
-    Ok(happened.contains(&Role::Line))
+    Ok(Happened { line: happened.contains(&Role::Line), signals: happened.contains(&Role::Signals) })
+}
+
+/// What is for others to deal with.
+struct Happened {
+    line: bool,
+    signals: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Line,
+    Signals,
     Output,
     Errors,
     Input,

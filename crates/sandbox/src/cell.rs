@@ -38,7 +38,9 @@ pub struct Grant {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Access {
-    /// Read and run.
+    /// Read and run what everybody may.
+    Look,
+    /// Read and run, as the one it belongs to.
     Read,
     /// Read, run and change.
     Write,

@@ -85,7 +85,10 @@ impl Groups {
         let mut group = Group { folders: Vec::new() };
         for place in &self.places {
             let folder = place.folder.join(format!("{NAME}{name}"));
-            fs::create_dir(&folder)?;
+            if let Err(e) = fs::create_dir(&folder) {
+                let _ = group.remove();
+                return Err(e);
+            }
             group.folders.push((folder, place.kinds.clone(), place.version));
         }
         Ok(group)

@@ -81,7 +81,7 @@ mod tests {
         let long = "x".repeat(3 << 20);
         let writer = std::thread::Builder::new()
             .spawn(move || {
-                let (read, write) = std::io::pipe().unwrap();
+                let (read, write) = io::pipe().unwrap();
                 send(&a, &long, &[write.as_fd()]).unwrap();
                 drop(write);
                 send(&a, &"short", &[]).unwrap();

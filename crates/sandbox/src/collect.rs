@@ -30,9 +30,12 @@ pub fn path_of(file: &File) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// All of a plain file, if it is no longer than `room`.
-pub fn read_beneath(root: &Path, path: &Path, room: u64) -> io::Result<Vec<u8>> {
+/// All of a plain file, if it is no longer than `room`, and where it really is may be looked at.
+pub fn read_beneath(root: &Path, path: &Path, room: u64, may: &dyn Fn(&Path) -> bool) -> io::Result<Vec<u8>> {
     let file = open_beneath(root, path)?;
+    if !may(&path_of(&file)?) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "was not the program's to see"));
+    }
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no plain file"));
     }
@@ -48,9 +51,9 @@ pub fn read_beneath(root: &Path, path: &Path, room: u64) -> io::Result<Vec<u8>> 
 }
 
 /// The program that a cell with this `PATH` would find, opened.
-pub fn find_program(name: &str, path: &str) -> io::Result<(PathBuf, File)> {
+pub fn find_program(name: &str, path: &str, folder: &Path) -> io::Result<(PathBuf, File)> {
     let candidates: Vec<PathBuf> = if name.contains('/') {
-        vec![PathBuf::from(name)]
+        vec![folder.join(name)]
     } else {
         std::env::split_paths(path).map(|folder| folder.join(name)).collect()
     };

@@ -29,6 +29,13 @@ pub(crate) const USER: u32 = 1000;
 const COUNT_EVERY: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
+/// How often the files are looked at that were changed, and how much of the time that may take at most: one part in so many.
+const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(250);
+const LOOKING_SHARE: u32 = 20;
+
+/// Files that a cell may make or change.
+const FILES_MAX: u64 = 200_000;
+
 /// How long room for a thread is kept before it is looked whether it was used.
 const ROOM_KEPT: Duration = Duration::from_millis(50);
 
@@ -40,12 +47,13 @@ pub(crate) const NAMES_PORT: u16 = 53;
 pub const PROXY_PORT: u16 = 3128;
 
 /// What the first process is told. Beside it: the line to whoever waits for the report; input, output and errors of the
-/// program; what the system counts for us; the granted trees, if they were taken by somebody else.
+/// program; what the system counts for us.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Enter {
     pub cell: Cell,
     pub counters: usize,
-    pub trees: bool,
+    /// How many follow in messages of their own, if somebody else has taken them.
+    pub trees: Option<usize>,
     /// It will be put into a control group if it lives long enough.
     pub grouped_later: bool,
     pub kept: Vec<Kept>,
@@ -106,6 +114,10 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     call("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     call("leave the control groups", sys::unshare_groups())?;
     call("be called actum", rustix::system::sethostname(b"actum"))?;
+    // Counted for the user outside as well: one cell shall not take all there is. Older kernels have no such limits.
+    for (name, most) in [("max_inotify_instances", "64"), ("max_inotify_watches", "16384")] {
+        let _ = std::fs::write(format!("/proc/sys/user/{name}"), most);
+    }
     root::lay_foundation()?;
     Ok(Prepared { priority })
 }
@@ -126,6 +138,10 @@ struct Life<'a> {
     room_kept_until: Instant,
     used: Used,
     written_seen: u64,
+    /// When the files are to be looked at again.
+    look_at: Instant,
+    /// From the beginning: then the group has counted everything.
+    was_grouped: bool,
     writable: Vec<PathBuf>,
     status: Option<Ended>,
 }
@@ -149,7 +165,10 @@ impl<'a> Life<'a> {
         let missing = || "the helper did not pass on what the cell needs".to_owned();
         let standard: Vec<OwnedFd> = files.by_ref().take(3).collect();
         let counters = Counters::new(files.by_ref().take(enter.counters).collect());
-        let trees = enter.trees.then(|| files.collect::<Vec<_>>());
+        let trees = match enter.trees {
+            Some(count) => Some(receive_trees(orders, count).ok_or_else(missing)?),
+            None => None,
+        };
         let [input, output, errors] = <[OwnedFd; 3]>::try_from(standard).map_err(|_| missing())?;
         let cell = &enter.cell;
         let plan = Plan {
@@ -179,13 +198,13 @@ impl<'a> Life<'a> {
         let program = match sys::fork(0).map_err(|e| format!("cannot make a process: {e}"))? {
             sys::Side::Child => {
                 drop(ours);
-                start(cell, [input, output, errors], &theirs, counts_memory)
+                start(cell, [input, output, errors], &theirs, counts_memory || enter.grouped_later)
             }
             sys::Side::Parent { child, .. } => child,
         };
         drop((theirs, input, output, errors));
         let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(&before));
-        wall::give_up(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL)
+        wall::give_up(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL | CapabilitySet::DAC_READ_SEARCH)
             .map_err(|e| format!("cannot give up rights: {e}"))?;
         let mut questions = None;
         let mut status = None;
@@ -199,7 +218,7 @@ impl<'a> Life<'a> {
                 Before::NotStarted(error) => status = Some(Ended::NotStarted(error)),
             }
         }
-        let writable = cell.grants.iter().filter(|g| g.access != Access::Read).map(|g| g.path.clone()).collect();
+        let writable = cell.grants.iter().filter(|g| g.access > Access::Read).map(|g| g.path.clone()).collect();
         let life = Life {
             cell,
             orders,
@@ -213,6 +232,8 @@ impl<'a> Life<'a> {
             room_kept_until: started.0,
             used: Used { processes_peak: 1, ..Used::default() },
             written_seen: 0,
+            look_at: started.0 + LOOK_AT_DISK_EVERY,
+            was_grouped: counts_memory,
             writable,
             status,
         };
@@ -237,7 +258,7 @@ impl<'a> Life<'a> {
                 _ => {}
             }
             let next = asked_to_end.as_ref().map(|(until, _)| *until).or(deadline);
-            if self.wait(next) && asked_to_end.is_none() {
+            if self.wait(next, asked_to_end.is_none()) && asked_to_end.is_none() {
                 asked_to_end = Some((self.ask_to_end(), Ended::Cancelled));
             }
             if let Some(reason) = self.overdrawn() {
@@ -250,12 +271,15 @@ impl<'a> Life<'a> {
             // Whatever became of the program, it was for want of memory.
             return (Ended::OutOfMemory, self.accounts());
         }
+        // Faster than it was looked at, it may have filled the disk all the same.
+        let has_written = !self.writable.is_empty() && !matches!(ended, Ended::NotStarted(_));
+        let ended = if has_written && self.is_disk_full() { Ended::OutOfDisk } else { ended };
         (ended, self.accounts())
     }
 
     fn accounts(&mut self) -> Used {
         if let Some(peak) = self.counters.peak_bytes() {
-            self.used.memory_bytes_peak = peak;
+            self.used.memory_bytes_peak = self.used.memory_bytes_peak.max(peak);
         }
         self.used.cpu_us = sys::children_cpu_us();
         self.used
@@ -269,21 +293,26 @@ impl<'a> Life<'a> {
     }
 
     /// Waits for the next thing to happen, and deals with it. True if somebody wants the program to end.
-    fn wait(&mut self, until: Option<Instant>) -> bool {
+    fn wait(&mut self, until: Option<Instant>, listens: bool) -> bool {
         let most = if self.counters.are_there() { LOOK_EVERY } else { COUNT_EVERY };
         let patience = until.map_or(most, |until| until.saturating_duration_since(Instant::now()).min(most));
         let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()).max(1) };
         let mut files = vec![
-            PollFd::new(self.waiting, PollFlags::IN),
+            // Once somebody has said that it shall end, he goes on saying so.
+            PollFd::new(self.waiting, if listens { PollFlags::IN } else { PollFlags::empty() }),
             PollFd::new(&self.deaths, PollFlags::IN),
             PollFd::new(self.orders, PollFlags::IN),
         ];
         if let Some(questions) = &self.questions {
             files.push(PollFd::new(questions, PollFlags::IN));
         }
-        let _ = poll(&mut files, Some(&patience));
+        match poll(&mut files, Some(&patience)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            // Who cannot watch cannot let it run.
+            Err(_) => sys::exit(1),
+        }
         let happened = |at: usize| files.get(at).map_or(PollFlags::empty(), |file| file.revents());
-        let wanted = !happened(0).is_empty();
+        let wanted = listens && !happened(0).is_empty();
         let (died, ordered, asked) = (!happened(1).is_empty(), happened(2), happened(3));
         if died {
             let mut taken = [0_u8; 1024];
@@ -318,6 +347,7 @@ impl<'a> Life<'a> {
             if pid == self.program {
                 self.status.get_or_insert(match (status.exit_status(), status.terminating_signal()) {
                     (Some(code), _) => Ended::Exited(code as u8),
+                    (None, Some(libc::SIGXFSZ)) => Ended::OutOfDisk,
                     (None, signal) => Ended::Signalled(signal.unwrap_or(0)),
                 });
             }
@@ -384,14 +414,22 @@ impl<'a> Life<'a> {
         }
     }
 
+    fn is_disk_full(&mut self) -> bool {
+        let start = Instant::now();
+        let (bytes, files) = census::changed(&self.writable, self.started.1);
+        self.look_at = start + (start.elapsed() * LOOKING_SHARE).max(LOOK_AT_DISK_EVERY);
+        self.used.disk_bytes = self.used.disk_bytes.max(bytes);
+        bytes > self.cell.limits.disk_bytes || files > FILES_MAX
+    }
+
     /// What has run out, if anything has.
     fn overdrawn(&mut self) -> Option<Ended> {
         self.count();
-        if self.counters.are_there() {
-            if self.counters.oom_kills() > 0 {
-                return Some(Ended::OutOfMemory);
-            }
-        } else {
+        if self.counters.oom_kills() > 0 {
+            return Some(Ended::OutOfMemory);
+        }
+        // What was taken before the group was joined is not in its account.
+        if !self.was_grouped {
             let taken = census::memory_bytes(self.cell.limits.memory_bytes);
             self.used.memory_bytes_peak = self.used.memory_bytes_peak.max(taken);
             if taken > self.cell.limits.memory_bytes {
@@ -401,18 +439,26 @@ impl<'a> Life<'a> {
         if self.writable.is_empty() {
             return None;
         }
-        // Written is more than what stays, and cheap to know; what stays is counted when it may be too much.
         let written = census::written_bytes();
         self.used.disk_bytes = self.used.disk_bytes.max(written);
+        // To look at all files costs something, so it is done now and then, and sooner if much was written.
         let most = self.cell.limits.disk_bytes;
-        if written > most && written > self.written_seen + most / 8 {
+        let is_much = written > self.written_seen + most / 4;
+        if is_much || Instant::now() >= self.look_at {
             self.written_seen = written;
-            if census::changed_bytes(&self.writable, self.started.1) > most {
-                return Some(Ended::OutOfDisk);
-            }
+            return self.is_disk_full().then_some(Ended::OutOfDisk);
         }
         None
     }
+}
+
+fn receive_trees(orders: &UnixStream, count: usize) -> Option<Vec<OwnedFd>> {
+    let mut trees = Vec::new();
+    while trees.len() < count {
+        let ((), some) = channel::receive::<()>(orders).ok()??;
+        trees.extend(some);
+    }
+    Some(trees)
 }
 
 /// Which walls stand, and by what.
@@ -433,14 +479,14 @@ fn note_walls(enter: &Enter, landlock: bool, cores: usize, kept: &mut Vec<Kept>)
     };
     say(Wall::Processes, by, false);
     say(Wall::Cores, format!("bound to {cores} of the processors"), false);
-    say(Wall::Disk, "written bytes are counted, and there is a ceiling for each file".into(), false);
+    say(Wall::Disk, "changed files are counted, and there is a ceiling for each".into(), false);
 }
 
 const NO_LANDLOCK: &str = "this kernel enforces only a part of the rules, or none";
 
 /// The program's process: puts up the last walls and becomes the program.
-fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool) -> ! {
-    match wall_in(cell, files, init, counts_memory) {
+fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool) -> ! {
+    match wall_in(cell, files, init, is_grouped) {
         Ok(()) => {
             let failed = wall::become_program(cell).raw_os_error().unwrap_or(libc::ENOEXEC);
             let _ = channel::send(init, &Before::NotStarted(failed), &[]);
@@ -452,7 +498,7 @@ fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: boo
     sys::exit(127)
 }
 
-fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: bool) -> Built<()> {
+fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool) -> Built<()> {
     let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
     rustix::process::setsid().map_err(|e| failed("leave the terminal")(e.into()))?;
     let [input, output, errors] = files;
@@ -462,7 +508,7 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: b
         .map_err(|e| failed("pass on input and output")(e.into()))?;
     // All others go when the program is there: whatever we have open closes itself then.
     std::env::set_current_dir(&cell.folder).map_err(|e| format!("cannot enter {}: {e}", cell.folder.display()))?;
-    wall::limit(cell, counts_memory).map_err(failed("set limits"))?;
+    wall::limit(cell, is_grouped).map_err(failed("set limits"))?;
     let cores = wall::stay_on(cell.limits.cores).map_err(failed("choose processors"))?;
     wall::give_up(CapabilitySet::empty()).map_err(failed("give up rights"))?;
     rustix::thread::set_no_new_privs(true).map_err(|e| failed("rule out new rights")(e.into()))?;
@@ -472,7 +518,7 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, counts_memory: b
     }
     sys::reset_signals();
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
-    let listening = wall::filter(cell).map_err(failed("filter system calls"))?;
+    let listening = wall::filter(cell, is_grouped).map_err(failed("filter system calls"))?;
     let said = Before::Walled { landlock, cores };
     let passed: Vec<_> = listening.iter().map(AsFd::as_fd).collect();
     channel::send(init, &said, &passed).map_err(failed("tell of the walls"))

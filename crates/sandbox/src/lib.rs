@@ -33,7 +33,12 @@ pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe, remedy};
-pub use spawner::{Files, News, Running, Spawner, run_alone};
+pub use spawner::{Files, News, Running, Signals, Spawner, run_alone};
+
+/// Whether this process may do what no other may.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
 
 /// What a program finds where it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]

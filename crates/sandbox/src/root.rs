@@ -52,6 +52,8 @@ const SITE: &str = "/sys";
 pub(crate) const HOME: &str = "/home/actum";
 const SCRATCH: &str = ".scratch";
 const DENIED: &str = ".denied";
+const OWN: &str = ".own";
+const OWN_NAMES: [&str; 5] = ["passwd", "group", "nsswitch.conf", "hosts", "resolv.conf"];
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const HARMLESS: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -120,6 +122,13 @@ fn write(name: &str, text: &str) -> Built<()> {
     fs::write(name, text).map_err(told("write", name))
 }
 
+/// A file of the cell's own settings, kept once more where no grant can cover it.
+fn write_own(name: &str, text: &str) -> Built<()> {
+    make_folders(Some(Path::new(OWN)))?;
+    write(&format!("{OWN}/{name}"), text)?;
+    write(&format!("etc/{name}"), text)
+}
+
 /// Everything that is the same for every cell. Afterwards this process stands in the new root.
 pub(crate) fn lay_foundation() -> Built<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -134,13 +143,13 @@ pub(crate) fn lay_foundation() -> Built<()> {
     for name in SETTINGS {
         show(&Path::new("etc").join(name), READ_ONLY | HARMLESS)?;
     }
-    write(
-        "etc/passwd",
+    write_own(
+        "passwd",
         "root:x:0:0:root:/root:/usr/sbin/nologin\nactum:x:1000:1000:actum:/home/actum:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     )?;
-    write("etc/group", "root:x:0:\nactum:x:1000:\nnogroup:x:65534:\n")?;
+    write_own("group", "root:x:0:\nactum:x:1000:\nnogroup:x:65534:\n")?;
     write("etc/hostname", "actum\n")?;
-    write("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    write_own("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
     devices()?;
     denied()?;
     processes()
@@ -224,13 +233,16 @@ pub(crate) fn finish(plan: Plan<'_>) -> Built<()> {
     };
     for (grant, tree) in plan.grants.iter().zip(&trees) {
         let allowed = match grant.access {
-            Access::Read => READ_ONLY | HARMLESS,
+            Access::Look | Access::Read => READ_ONLY | HARMLESS,
             Access::Write | Access::Pinned => HARMLESS,
         };
         sys::set_mount(tree.as_fd(), allowed, None, true).map_err(told("protect", &grant.path))?;
         let at = within(&grant.path);
         make_place(at, is_folder(tree))?;
         put(tree.as_fd(), at)?;
+    }
+    if plan.grants.iter().any(|grant| grant.path == Path::new("/etc")) {
+        own_names()?;
     }
     for path in plan.deny {
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -277,12 +289,28 @@ fn names(network: &Network) -> Built<()> {
         // Where the machine asks; often a link into a folder that the cell does not have.
         for name in ["resolv.conf", "hosts"] {
             let text = fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
-            write(&format!("etc/{name}"), &text)?;
+            write_own(name, &text)?;
         }
         return Ok(());
     }
-    write("etc/hosts", "127.0.0.1 localhost actum\n::1 localhost\n")?;
-    write("etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+    write_own("hosts", "127.0.0.1 localhost actum\n::1 localhost\n")?;
+    write_own("resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+}
+
+/// Where the machine's own settings were granted: in a cell, users and hosts are still the cell's.
+fn own_names() -> Built<()> {
+    for name in OWN_NAMES {
+        let at = Path::new("etc").join(name);
+        // A link could lead anywhere; it then tells what the machine says.
+        if fs::symlink_metadata(&at).is_ok_and(|found| found.is_file()) {
+            let own = Path::new(OWN).join(name);
+            let cloned = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let tree = call("copy", &own, open_tree(CWD, &own, cloned))?;
+            sys::set_mount(tree.as_fd(), READ_ONLY | HARMLESS, None, false).map_err(told("protect", &own))?;
+            put(tree.as_fd(), &at)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the root read only and the only one.

@@ -86,6 +86,8 @@ const REFUSED: &[c_long] = &[
     libc::SYS_set_mempolicy,
     // Memory that nobody can look into, not even to count it.
     libc::SYS_memfd_secret,
+    // Out of a store that all users of the machine share.
+    libc::SYS_io_setup,
 ];
 
 /// Newer than the table of the library.
@@ -207,8 +209,8 @@ impl Program {
     }
 }
 
-/// The filter.
-pub(crate) fn program(forks: Forks) -> Vec<sock_filter> {
+/// The filter. `has_group`: the system counts memory; where it does not, there is none that we could not find.
+pub(crate) fn program(forks: Forks, has_group: bool) -> Vec<sock_filter> {
     let mut p = Program::default();
     p.push(LOAD, AT_ARCHITECTURE);
     let at = p.0.len();
@@ -223,6 +225,10 @@ pub(crate) fn program(forks: Forks) -> Vec<sock_filter> {
     }
     for call in ABSENT {
         p.on(*call, |p| p.ends(fail(libc::ENOSYS)));
+    }
+    if !has_group {
+        // Sent to oneself in a message, it would be held by nobody that can be looked at.
+        p.on(libc::SYS_memfd_create, |p| p.ends(fail(libc::ENOSYS)));
     }
     for (call, argument) in MODES {
         p.on(*call, |p| {
@@ -273,21 +279,28 @@ pub(crate) fn program(forks: Forks) -> Vec<sock_filter> {
         p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(threading));
         p.ends(forking);
     });
-    // The limit of processes is changed by one only: who answers the questions.
-    for (call, resource) in [(libc::SYS_setrlimit, 0), (libc::SYS_prlimit64, 1)] {
-        p.on(call, |p| {
-            p.load_argument(resource);
-            p.when(IS, libc::RLIMIT_NPROC as u32, |p| {
-                if call == libc::SYS_prlimit64 {
-                    // To be asked for it may be.
-                    p.load_argument(2);
-                    p.when(IS, 0, |p| p.ends(ALLOW));
-                }
-                p.ends(fail(libc::EPERM));
-            });
+    // Limits of others are not its own: the first process is of the same user. And that of processes is changed by one
+    // only: who answers the questions.
+    p.on(libc::SYS_setrlimit, |p| {
+        p.load_argument(0);
+        p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
+        p.ends(ALLOW);
+    });
+    p.on(libc::SYS_prlimit64, |p| {
+        // To be asked for they may be: then there is no new one, and the whole of the pointer is nothing.
+        p.load_argument(2);
+        p.when(IS, 0, |p| {
+            p.push(LOAD, at_argument(2) + 4);
+            p.when(IS, 0, |p| p.ends(ALLOW));
+        });
+        p.load_argument(0);
+        p.when(IS, 0, |p| {
+            p.load_argument(1);
+            p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
             p.ends(ALLOW);
         });
-    }
+        p.ends(fail(libc::EPERM));
+    });
     #[cfg(target_arch = "x86_64")]
     for call in [libc::SYS_fork, libc::SYS_vfork] {
         p.on(call, |p| p.ends(forking));
@@ -313,6 +326,7 @@ mod tests {
                     loaded = match step.k {
                         AT_CALL => call,
                         AT_ARCHITECTURE => architecture,
+                        k if (k - 16) % 8 == 4 => (arguments[(k as usize - 16) / 8] >> 32) as u32,
                         k => arguments[(k as usize - 16) / 8] as u32,
                     }
                 }
@@ -326,13 +340,13 @@ mod tests {
     }
 
     fn asked(forks: Forks, call: c_long, arguments: [u64; 6]) -> u32 {
-        verdict(&program(forks), ARCHITECTURE, call as u32, arguments)
+        verdict(&program(forks, true), ARCHITECTURE, call as u32, arguments)
     }
 
     #[test]
     fn no_test_jumps_further_than_it_can() {
-        assert!(program(Forks::Limited).len() < 4096);
-        for step in program(Forks::Limited) {
+        assert!(program(Forks::Limited, true).len() < 4096);
+        for step in program(Forks::Limited, true) {
             assert!(step.jt < u8::MAX && step.jf < u8::MAX);
         }
     }
@@ -350,7 +364,7 @@ mod tests {
 
     #[test]
     fn other_doors_end_the_process() {
-        let filter = program(Forks::Limited);
+        let filter = program(Forks::Limited, true);
         assert_eq!(verdict(&filter, 0x4000_0003, libc::SYS_read as u32, [0; 6]), KILL);
         #[cfg(target_arch = "x86_64")]
         assert_eq!(verdict(&filter, ARCHITECTURE, 0x4000_0000 | 1, [0; 6]), KILL);
@@ -410,11 +424,13 @@ mod tests {
     fn the_limit_of_processes_can_only_be_read() {
         let processes = u64::from(libc::RLIMIT_NPROC);
         let files = u64::from(libc::RLIMIT_NOFILE);
-        let prlimit = |resource: u64, new: u64| asked(Forks::Limited, libc::SYS_prlimit64, [0, resource, new, 0, 0, 0]);
-        assert_eq!(
-            [prlimit(processes, 0), prlimit(files, 7), prlimit(processes, 7)],
-            [ALLOW, ALLOW, fail(libc::EPERM)]
-        );
+        let prlimit =
+            |of: u64, resource: u64, new: u64| asked(Forks::Limited, libc::SYS_prlimit64, [of, resource, new, 0, 0, 0]);
+        assert_eq!([prlimit(0, processes, 0), prlimit(1, files, 0), prlimit(0, files, 7)], [ALLOW; 3]);
+        for new in [7, 0x7f00_0000_0000] {
+            assert_eq!(prlimit(0, processes, new), fail(libc::EPERM));
+            assert_eq!(prlimit(1, files, new), fail(libc::EPERM), "those of others");
+        }
         assert_eq!(asked(Forks::Limited, libc::SYS_setrlimit, [processes, 7, 0, 0, 0, 0]), fail(libc::EPERM));
     }
 }

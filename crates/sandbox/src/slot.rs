@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Cell, Kept, Limits, Wall};
+use crate::cell::{Access, Cell, Kept, Limits, Wall};
 use crate::cgroup::{Group, Groups, Kind};
 use crate::init::{self, USER};
 use crate::sys::{self, Side};
@@ -93,6 +93,11 @@ impl Nursery {
                 let settled = slot.settle();
                 // Without it the process waits no longer, and ends.
                 (&mut &slot.orders).write_all(&[u8::from(settled.is_ok())])?;
+                if settled.is_err() {
+                    slot.kill();
+                    let _ = rustix::process::waitpid(Some(slot.first), WaitOptions::empty());
+                    let _ = slot.group.as_ref().map(Group::remove);
+                }
                 settled.map(|()| slot)
             }
         }
@@ -157,6 +162,12 @@ impl Nursery {
             let shown = |e: io::Error| format!("cannot show {}: {e}", grant.path.display());
             let tree = root::tree(&grant.path).map_err(shown)?;
             let owner = File::from(tree.try_clone().map_err(shown)?).metadata().map_err(shown)?;
+            if grant.access == Access::Look {
+                // Private so far by nobody's doing.
+                sys::set_mount(tree.as_fd(), 0, None, true).map_err(shown)?;
+                trees.push(tree);
+                continue;
+            }
             let view = self.view(user, owner.uid(), owner.gid()).map_err(shown)?;
             if let Err(e) = sys::set_mount(tree.as_fd(), 0, Some(view.as_fd()), true) {
                 let by = format!("{}: its file system cannot show files as the cell's own ({e})", grant.path.display());

@@ -63,7 +63,7 @@ impl Spawner {
         let requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;
         let requests = requests.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         channel::send(requests, &Start { cell }, &passed)?;
-        Ok(Running { line, handle: None, own: None })
+        Ok(Running { line, handle: None, own: None, signals: None, is_cancelled: false })
     }
 }
 
@@ -87,7 +87,7 @@ pub fn run_alone(cell: Cell, files: Files) -> io::Result<Running> {
     let mut helper = Helper::new();
     let Files { input, output, errors } = files;
     helper.start(cell, theirs, vec![input, output, errors]);
-    Ok(Running { line, handle: None, own: Some(helper) })
+    Ok(Running { line, handle: None, own: Some(helper), signals: None, is_cancelled: false })
 }
 
 /// A program in a cell. When this is dropped, the program is ended.
@@ -96,6 +96,19 @@ pub struct Running {
     line: UnixStream,
     handle: Option<OwnedFd>,
     own: Option<Helper>,
+    signals: Option<Signals>,
+    is_cancelled: bool,
+}
+
+/// Signals by which somebody wants this program to end. Caught before there is a second thread, they end the program in
+/// the cell first: it is in a session of its own, and does not get them itself.
+#[derive(Debug)]
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    pub fn catch() -> io::Result<Self> {
+        sys::signal_file(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).map(Self)
+    }
 }
 
 /// What comes from a cell while it lives.
@@ -109,14 +122,34 @@ pub enum News {
 }
 
 impl Running {
+    /// A signal to this program ends the one in the cell.
+    pub fn ended_by(mut self, signals: Signals) -> Self {
+        self.signals = Some(signals);
+        self
+    }
+
     /// The next thing it has to say. An error means that the cell was ended by somebody else.
     pub fn hear(&mut self) -> io::Result<News> {
-        while let Some(due) = self.tend() {
-            let mut files = [PollFd::new(&self.line, PollFlags::IN)];
-            if poll(&mut files, Some(&patience(due)))? > 0 {
-                break;
+        loop {
+            let due = self.tend();
+            let mut files = vec![PollFd::new(&self.line, PollFlags::IN)];
+            files.extend(self.signals.as_ref().map(|signals| PollFd::new(&signals.0, PollFlags::IN)));
+            match poll(&mut files, due.map(patience).as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let (speaks, signalled) =
+                (!files[0].revents().is_empty(), files.get(1).is_some_and(|f| !f.revents().is_empty()));
+            if signalled {
+                self.heed_signals();
+            }
+            if speaks {
+                return self.receive();
             }
         }
+    }
+
+    fn receive(&mut self) -> io::Result<News> {
         let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
         };
@@ -128,6 +161,22 @@ impl Running {
             Said::Listening => News::Listening(files),
             Said::Ended(report) => News::Ended(report),
         })
+    }
+
+    /// What becomes readable when a signal has come.
+    pub(crate) fn signals(&self) -> Option<&OwnedFd> {
+        self.signals.as_ref().map(|signals| &signals.0)
+    }
+
+    /// The first time the program is asked to end, then it is ended.
+    pub(crate) fn heed_signals(&mut self) {
+        let mut taken = [0_u8; 1024];
+        let has_come = self.signals.as_ref().is_some_and(|signals| rustix::io::read(&signals.0, &mut taken).is_ok());
+        if has_come && std::mem::replace(&mut self.is_cancelled, true) {
+            self.kill();
+        } else if has_come {
+            self.cancel();
+        }
     }
 
     /// Does what a helper would do meanwhile, if there is none. When there is more of that to do.
@@ -273,7 +322,8 @@ impl Helper {
         kept: &mut Vec<crate::cell::Kept>,
     ) -> Result<(), String> {
         let isolated = cell.network != Network::Open;
-        let slot = match self.ready.pop().filter(|_| isolated) {
+        let ready = if isolated { self.ready.pop() } else { None };
+        let slot = match ready {
             Some(slot) => slot,
             None => self.nursery.make(isolated, false).map_err(|e| unavailable(&e))?,
         };
@@ -287,17 +337,22 @@ impl Helper {
             let counters = slot.group.as_ref().map(|group| group.counters()).unwrap_or_default();
             let lost = |e: io::Error| format!("cannot reach the cell: {e}");
             channel::send(line, &Said::Started, &[slot.handle.as_fd()]).map_err(lost)?;
+            let trees = trees.map(|trees| (trees.len(), trees));
             let enter = Enter {
                 cell,
                 counters: counters.len(),
-                trees: trees.is_some(),
+                trees: trees.as_ref().map(|(count, _)| *count),
                 grouped_later: slot.group_at.is_some(),
                 kept: kept.clone(),
             };
-            let trees = trees.unwrap_or_default();
             let passed = [line.as_fd()].into_iter().chain(channel::borrow(&standard));
-            let passed: Vec<_> = passed.chain(channel::borrow(&counters)).chain(channel::borrow(&trees)).collect();
-            channel::send(&slot.orders, &enter, &passed).map_err(lost)
+            let passed: Vec<_> = passed.chain(channel::borrow(&counters)).collect();
+            channel::send(&slot.orders, &enter, &passed).map_err(lost)?;
+            let trees = trees.map(|(_, trees)| trees).unwrap_or_default();
+            trees
+                .chunks(channel::FILES_MAX)
+                .try_for_each(|some| channel::send(&slot.orders, &(), &channel::borrow(some)))
+                .map_err(lost)
         })();
         if done.is_err() {
             slot.kill();

@@ -171,7 +171,8 @@ pub(crate) fn set_mount(tree: BorrowedFd<'_>, set: u64, users: Option<BorrowedFd
     let attributes = libc::mount_attr {
         attr_set: set | if users.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
         attr_clr: 0,
-        propagation: 0,
+        // A tree that is taken from the machine's own mounts would go on sharing what is mounted on either.
+        propagation: libc::MS_PRIVATE,
         userns_fd: users.map_or(0, |users| users.as_raw_fd() as u64),
     };
     let flags = libc::AT_EMPTY_PATH | if below { libc::AT_RECURSIVE } else { 0 };

@@ -132,7 +132,7 @@ pub(crate) fn fence(cell: &Cell) -> Result<bool, String> {
         ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu", "/run"].map(|p| (p.into(), read)),
     );
     rules.extend(cell.grants.iter().map(|grant| match grant.access {
-        Access::Read => (grant.path.clone(), read),
+        Access::Look | Access::Read => (grant.path.clone(), read),
         Access::Write | Access::Pinned => (grant.path.clone(), all),
     }));
     let explain = |e: landlock::RulesetError| e.to_string();
@@ -153,9 +153,9 @@ pub(crate) fn fence(cell: &Cell) -> Result<bool, String> {
 }
 
 /// The calls. With a file on which it is asked about new threads, if it is.
-pub(crate) fn filter(cell: &Cell) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn filter(cell: &Cell, is_grouped: bool) -> io::Result<Option<OwnedFd>> {
     let forks = if cell.limits.fork { Forks::Limited } else { Forks::Refused };
-    sys::filter(&seccomp::program(forks), forks == Forks::Limited)
+    sys::filter(&seccomp::program(forks, is_grouped), forks == Forks::Limited)
 }
 
 /// Finds the program and becomes it. Comes back only if that failed.

@@ -1,7 +1,6 @@
 //! `actum exec`: one execution under the code execution contract: checked, run in a cell, captured, read, and kept with its
 //! evidence.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,8 +15,8 @@ use actum_contract::execution::{
     read,
 };
 use actum_sandbox::{
-    Captured, Cell, Egress, Identity, Log, Pipes, Report, Room, Rules, Spawner, Stream, Watched, find_program,
-    open_beneath, path_of, read_beneath, watch,
+    Captured, Cell, Egress, Grant, Identity, Log, Pipes, Report, Room, Rules, Signals, Spawner, Stream, Watched,
+    find_program, open_beneath, path_of, read_beneath, watch,
 };
 use clap::Args;
 use jiff::Timestamp;
@@ -26,12 +25,12 @@ use serde_json::{Value, json};
 use super::Ended;
 use crate::approval::{self, Request};
 use crate::args::Global;
-use crate::cell::{self, Wanted};
+use crate::cell::{self, Planned, Wanted};
 use crate::config::Config;
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::protect;
+use crate::protect::{self, Taken};
 use crate::ui::Out;
 use crate::workspace::{self, LOCAL_TENANT, new_id};
 
@@ -101,18 +100,20 @@ impl Exec {
         let config = Config::read(project.root())?;
         let id = execution.execution_id.clone().unwrap_or_else(new_id);
         let folder = folder_of(&project, &id)?;
+        // Before there are threads, which would get them instead.
+        let signals = Signals::catch().map_err(|e| cell::not_built(&e.to_string()))?;
         // The ledger is reached before anything is done: what cannot be recorded is not done.
         let ledger = workspace::Ledger::open(&project, out)?;
-        claim(&folder, &id)?;
+        let held = claim(&folder, &id)?;
         let mut evidence = Evidence { items: checklist(), details: serde_json::Map::new() };
         let text = canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         evidence.details.insert("contract_sha256".into(), Digest::sha256(&text).to_hex().into());
         evidence.passed("Evidence capture initialized", folder.display().to_string());
-        let run = Run { id, folder, project: &project, execution, config, evidence };
-        let (result, code) = match run.go(out) {
+        let run = Run { id, folder, project: &project, execution, config, evidence, agreed: agreed_on(&value) };
+        let (result, code) = match run.go(signals, out) {
             Ok(done) => done,
             Err((failure, folder)) => {
-                // Nothing was run; what was found out stays readable, but the id is free again.
+                // Nothing was run, so the id is free again.
                 let _ = fs::remove_dir_all(folder);
                 return Err(failure);
             }
@@ -120,6 +121,7 @@ impl Exec {
         let bytes = serde_json::to_vec_pretty(&result).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))?;
         let at = folder_of(&project, result["execution_id"].as_str().unwrap_or_default())?;
         keep(&at.join("result.json"), &bytes)?;
+        drop(held);
         ledger.record_execution(&result, Digest::blake3(&bytes))?;
         out.result(&result, || summary(&result));
         Ok(code)
@@ -133,11 +135,13 @@ struct Run<'a> {
     execution: Execution,
     config: Config,
     evidence: Evidence,
+    /// The contract without what only names it: what an approval is for.
+    agreed: Value,
 }
 
 impl Run<'_> {
     /// The result, and the exit code that says so.
-    fn go(mut self, out: &mut Out) -> Result<(Value, u8), (Failure, PathBuf)> {
+    fn go(mut self, signals: Signals, out: &mut Out) -> Result<(Value, u8), (Failure, PathBuf)> {
         let folder = self.folder.clone();
         let here = |failure: Failure| (failure, folder.clone());
         let root = self.project.root().canonicalize().unwrap_or_else(|_| self.project.root().to_owned());
@@ -149,14 +153,14 @@ impl Run<'_> {
             return Ok((self.refused(&violations), 3));
         }
         let Some((paths, tool)) = paths.zip(tool) else { return Ok((self.refused(&violations), 3)) };
+        let mut planned = self.plan(&inputs, &paths, &root).map_err(&here)?;
+        self.pin(&mut planned.cell, &tool).map_err(&here)?;
+        // Last of all, so that an agreement for once is not used up by something that does not run.
         self.approve(&paths).map_err(&here)?;
-        let (mut cell, rules) = self.cell(&inputs, &paths, &root).map_err(&here)?;
-        if let Err(failure) = self.pin(&mut cell, &tool) {
-            return Err(here(failure));
-        }
-        self.note_cell(&cell, &rules);
-        let done = self.execute(cell, &rules, &inputs).map_err(&here)?;
-        let result = self.result(done, &paths);
+        self.note_cell(&planned.cell, &planned.rules);
+        let shown = Shown { grants: planned.cell.grants.clone(), deny: planned.cell.deny.clone() };
+        let done = self.execute(planned, &inputs, signals).map_err(&here)?;
+        let result = self.result(done, &paths, &shown);
         let code = match result["status"].as_str() {
             Some("success") => 0,
             Some("timeout") => 4,
@@ -172,6 +176,10 @@ impl Run<'_> {
         let active = tool.is_some_and(|tool| !tool.blocked);
         self.evidence.note("Tool is in registry and active", state(!active), None);
         self.evidence.note("Allowlist permits the operation", state(of("IV-01")), None);
+        if let Some(adapter) = &self.execution.adapter_id {
+            let detail = format!("{adapter} was not looked up: the command is the contract's own");
+            self.evidence.note("Adapter exists and matches tool version", State::NotApplicable, detail);
+        }
         let stripped = (!inputs.stripped.is_empty()).then(|| format!("taken out: {}", inputs.stripped.join(", ")));
         self.evidence.note("Inputs validated and sanitized", state(!violations.is_empty()), stripped);
         let details = &mut self.evidence.details;
@@ -201,26 +209,27 @@ impl Run<'_> {
         if sandbox.network.level.waits_for_approval() {
             wants.push(format!("network {}", sandbox.network.level.word()));
         }
+        let private = sandbox.network.allow.iter().filter(|host| host.is_private()).map(ToString::to_string);
+        wants.extend(private.map(|host| format!("network {host}")));
         if wants.is_empty() {
             return Ok(());
         }
         let inputs = &self.execution.inputs;
-        let outside: Vec<String> = paths.outside.iter().map(|path| path.display().to_string()).collect();
-        let call = json!({
-            "command": inputs.command, "arguments": inputs.arguments, "environment": inputs.environment,
-            "working_directory": inputs.working_directory, "stdin": inputs.stdin,
-            "outside": outside, "write": sandbox.filesystem.write, "read": sandbox.filesystem.read,
+        let shown = json!({
+            "command": inputs.command, "arguments": inputs.arguments, "working_directory": inputs.working_directory,
+            "read": sandbox.filesystem.read, "write": sandbox.filesystem.write,
+            "allow": sandbox.network.allow.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
-        let request = Request { tool: self.execution.tool_id.clone(), tenant: LOCAL_TENANT, wants, call };
+        let request =
+            Request { tool: self.execution.tool_id.clone(), tenant: LOCAL_TENANT, wants, agreed: &self.agreed, shown };
         let id = approval::take(self.project, &request)?;
         self.evidence.details.insert("approval_id".into(), id.into());
         Ok(())
     }
 
-    fn cell(&self, inputs: &CheckedInputs, paths: &Paths, root: &Path) -> Result<(Cell, Rules), Failure> {
+    fn plan(&self, inputs: &CheckedInputs, paths: &Paths, root: &Path) -> Result<Planned, Failure> {
         let given = &self.execution.inputs;
         let program = std::iter::once(&given.command).chain(&given.arguments).map(Into::into).collect();
-        let folder_of = |path: &PathBuf| path.parent().map_or_else(|| paths.folder.clone(), Path::to_owned);
         let wanted = Wanted {
             program,
             environment: inputs.environment.clone(),
@@ -230,7 +239,7 @@ impl Run<'_> {
             read: paths.read.iter().chain(&paths.inputs).cloned().collect(),
             write: paths.write.clone(),
             deny: paths.deny.clone(),
-            outputs: paths.outputs.iter().map(folder_of).filter(|folder| folder.is_dir()).collect(),
+            outputs: paths.outputs.clone(),
             config: &self.config.sandbox,
             grace_ms: GRACE_MS,
         };
@@ -241,10 +250,21 @@ impl Run<'_> {
     fn pin(&mut self, cell: &mut Cell, tool: &Tool) -> Result<(), Failure> {
         let path = cell.environment.iter().find(|(name, _)| name == "PATH");
         let path = path.map(|(_, value)| value.to_string_lossy().into_owned()).unwrap_or_default();
-        let Ok((place, mut file)) = find_program(&self.execution.inputs.command, &path) else { return Ok(()) };
-        let identity = file.metadata().map(|found| Identity::of(&found));
-        let digest = hash(&mut file);
-        let (Ok(identity), Ok(digest)) = (identity, digest) else { return Ok(()) };
+        let found = find_program(&self.execution.inputs.command, &path, &cell.folder).and_then(|(place, mut file)| {
+            let identity = Identity::of(&file.metadata()?);
+            Ok((place, identity, hash(&mut file)?))
+        });
+        let (place, identity, digest) = match found {
+            Ok(found) => found,
+            // One that is not there is told by its exit code; one that has to be the right one is not tried.
+            Err(_) if tool.pinned.is_none() => return Ok(()),
+            Err(e) => {
+                let message = format!("{} cannot be looked into: {e}", self.execution.inputs.command);
+                return Err(
+                    Failure::new(error::EXECUTION_REFUSED, message).hint("only the approved program may be run")
+                );
+            }
+        };
         if let Some(wanted) = tool.pinned.as_ref().filter(|wanted| **wanted != digest.to_hex()) {
             let message = format!("{} is not the program that was approved for {}", place.display(), tool.id);
             return Err(Failure::new(error::EXECUTION_REFUSED, message)
@@ -268,7 +288,7 @@ impl Run<'_> {
             "max_children": sandbox.max_children, "allow_fork": sandbox.allow_fork, "disk_mb": sandbox.disk_mb,
         });
         let word =
-            |access: &actum_sandbox::Access| if *access == actum_sandbox::Access::Read { "read" } else { "write" };
+            |access: &actum_sandbox::Access| if *access <= actum_sandbox::Access::Read { "read" } else { "write" };
         let grants: Vec<Value> = cell
             .grants
             .iter()
@@ -285,17 +305,10 @@ impl Run<'_> {
         );
         details.insert("network".into(), json!({"level": sandbox.network.level.word(), "allow": hosts}));
         details.insert("environment".into(), json!(names));
-        self.evidence.passed("Sandbox limits set appropriately", None);
     }
 
-    fn execute(&mut self, cell: Cell, rules: &Rules, inputs: &CheckedInputs) -> Result<Done, Failure> {
-        let writable: Vec<PathBuf> = cell
-            .grants
-            .iter()
-            .filter(|grant| grant.access == actum_sandbox::Access::Write)
-            .map(|grant| grant.path.clone())
-            .collect();
-        let before: BTreeSet<PathBuf> = writable.iter().flat_map(|folder| protect::protected_in(folder)).collect();
+    fn execute(&mut self, planned: Planned, inputs: &CheckedInputs, signals: Signals) -> Result<Done, Failure> {
+        let Planned { cell, rules, writable, seen } = planned;
         let secrets = inputs.environment.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.as_str());
         let redactor = Redactor::new(secrets);
         let failed = |e: std::io::Error| cell::not_built(&e.to_string());
@@ -307,7 +320,7 @@ impl Run<'_> {
         let started = Instant::now();
         // A process of its own: the store has threads by now.
         let spawner = Spawner::start(0).map_err(failed)?;
-        let running = spawner.run(cell, files).map_err(failed)?;
+        let running = spawner.run(cell, files).map_err(failed)?.ended_by(signals);
         let mut egress = None;
         let watched = watch(
             running,
@@ -323,14 +336,16 @@ impl Run<'_> {
         );
         let duration = started.elapsed();
         let log = egress.map(Egress::end).unwrap_or_default();
-        let watched = watched.map_err(failed)?;
-        let taken = protect::take_away(&writable, &before, &self.folder.join("aside"));
+        drop(spawner);
+        let (taken, is_partial) = protect::take_away(&writable, &seen, &self.id);
         let [output, errors] = streams.map(Kept::finish);
-        Ok(Done { watched, log, duration, texts: [output, errors], taken })
+        Ok(Done { watched, log, duration, texts: [output, errors], taken, is_partial: is_partial || seen.is_partial })
     }
 
-    fn result(&mut self, done: Done, paths: &Paths) -> Value {
-        let Done { watched: Watched { report, output, errors }, log, duration, texts, taken } = done;
+    fn result(&mut self, done: Done, paths: &Paths, shown_paths: &Shown) -> Value {
+        let Done { watched, log, duration, texts, taken, is_partial } = done;
+        let Watched { report, output, errors } = watched.unwrap_or_else(lost);
+        self.evidence.details.insert("protection_is_partial".into(), is_partial.into());
         let end = cell::end_of(&report.ended);
         self.note_end(&report, &log, &taken);
         let mut problems = Vec::new();
@@ -343,10 +358,10 @@ impl Run<'_> {
         let mut artifacts = Vec::new();
         if end.is_some() {
             let named = wanted.output_files.iter().map(|path| (path.as_str(), None)).collect();
-            files = self.collect(named, paths, OUTPUT_FILES_BYTES_MAX, "files", &mut problems);
+            files = self.collect(named, paths, OUTPUT_FILES_BYTES_MAX, "files", shown_paths, &mut problems);
             let outputs = &self.execution.outputs;
             let named = outputs.artifacts.iter().map(|a| (a.path.as_str(), Some(a))).collect();
-            artifacts = self.collect(named, paths, ARTIFACTS_BYTES_MAX, "artifacts", &mut problems);
+            artifacts = self.collect(named, paths, ARTIFACTS_BYTES_MAX, "artifacts", shown_paths, &mut problems);
         }
         let expected = self.execution.outputs.exit_code.unwrap_or(0);
         let status = match end {
@@ -361,13 +376,14 @@ impl Run<'_> {
         );
         let detail = (!problems.is_empty()).then(|| problems.join("; "));
         let state = if problems.is_empty() { State::Passed } else { State::Failed };
-        self.evidence.passed("Exit code interpreted", interpretation.meaning.clone());
         self.evidence.note("Outputs collected and validated", state, detail);
         if !artifacts.is_empty() {
             self.evidence.passed("Artifacts stored", format!("{} of them", artifacts.len()));
         }
-        self.evidence.passed("Evidence captured", None);
-        self.evidence.passed("Cleanup performed", None);
+        let known = if end.is_some() { State::Passed } else { State::Failed };
+        self.evidence.note("Exit code interpreted", known, interpretation.meaning.clone());
+        self.evidence.note("Evidence captured", known, None);
+        self.evidence.note("Cleanup performed", known, "the cell's processes, mounts and groups are gone".to_owned());
         let stream = |captured: &Captured, redacted: u64| json!({"bytes": captured.bytes, "blake3": captured.digest.to_hex(), "truncated": captured.is_cut(), "redacted": redacted});
         let streams = json!({"stdout": stream(&output, texts[0].1), "stderr": stream(&errors, texts[1].1)});
         self.evidence.details.insert("streams".into(), streams);
@@ -384,14 +400,25 @@ impl Run<'_> {
         })
     }
 
-    fn note_end(&mut self, report: &Report, log: &Log, taken: &[PathBuf]) {
+    fn note_end(&mut self, report: &Report, log: &Log, taken: &[Taken]) {
         let built = !matches!(report.ended, actum_sandbox::Ended::NotBuilt(_));
         let state = if built { State::Passed } else { State::Failed };
         let sandbox = &self.execution.sandbox;
         self.evidence.note("Timeout enforced", state, format!("{} ms", sandbox.timeout_ms));
-        self.evidence.note("Resource limits monitored", state, None);
+        let walls: Vec<&str> = report.kept.iter().map(|kept| kept.wall.word()).collect();
+        let weaker = report.kept.iter().any(|kept| kept.weaker);
+        self.evidence.note(
+            "Sandbox limits set appropriately",
+            state,
+            weaker.then(|| "weaker than they should be".to_owned()),
+        );
+        self.evidence.note("Resource limits monitored", state, walls.join(", "));
         self.evidence.note("Output streams captured", state, None);
-        self.evidence.note("Errors logged with context", state, None);
+        let error = match &report.ended {
+            actum_sandbox::Ended::NotBuilt(why) => Some(why.clone()),
+            _ => None,
+        };
+        self.evidence.note("Errors logged with context", State::Passed, error);
         let walls: Vec<Value> =
             report.kept.iter().map(|k| json!({"wall": k.wall.word(), "by": k.by, "weaker": k.weaker})).collect();
         let used = json!({
@@ -408,7 +435,10 @@ impl Run<'_> {
                     "sent_bytes": d.sent_bytes, "received_bytes": d.received_bytes})
             })
             .collect();
-        let put_aside: Vec<String> = taken.iter().map(|path| path.display().to_string()).collect();
+        let put_aside: Vec<Value> = taken
+            .iter()
+            .map(|one| json!({"path": one.path.display().to_string(), "now": one.now.as_ref().map(|now| now.display().to_string())}))
+            .collect();
         let details = &mut self.evidence.details;
         details.insert("walls".into(), json!(walls));
         details.insert("used".into(), used);
@@ -424,17 +454,22 @@ impl Run<'_> {
         paths: &Paths,
         room: u64,
         into: &str,
+        shown: &Shown,
         problems: &mut Vec<String>,
     ) -> Vec<Value> {
         let root = self.project.root().canonicalize().unwrap_or_default();
+        let redactor = Redactor::default();
         let mut left = room;
         let mut found = Vec::new();
         for (at, (name, artifact)) in named.into_iter().enumerate() {
             let path = paths.folder.join(name);
-            let taken = read_beneath(&root, &path, left).and_then(|bytes| {
+            let taken = read_beneath(&root, &path, left, &|real| shown.allows(real)).and_then(|bytes| {
                 let place = self.folder.join(into);
                 fs::create_dir_all(&place)?;
-                fs::write(place.join(at.to_string()), &bytes)?;
+                // Text is kept without secrets; its digest is that of the file as it was.
+                let is_text = std::str::from_utf8(&bytes).is_ok();
+                let kept = if is_text { redactor.redact(&bytes).0 } else { bytes.clone() };
+                fs::write(place.join(at.to_string()), &kept)?;
                 Ok(bytes)
             });
             match taken {
@@ -457,13 +492,47 @@ impl Run<'_> {
     }
 }
 
+/// What the program could see.
+struct Shown {
+    grants: Vec<Grant>,
+    deny: Vec<PathBuf>,
+}
+
+impl Shown {
+    fn allows(&self, path: &Path) -> bool {
+        self.grants.iter().any(|grant| path.starts_with(&grant.path))
+            && !self.deny.iter().any(|denied| path.starts_with(denied))
+    }
+}
+
+/// What is known of a cell that was ended by somebody else.
+fn lost(e: std::io::Error) -> Watched {
+    let nothing = || Captured { kept: Vec::new(), bytes: 0, digest: Digest::blake3(b"") };
+    let report = Report {
+        ended: actum_sandbox::Ended::NotBuilt(e.to_string()),
+        used: actum_sandbox::Used::default(),
+        kept: Vec::new(),
+    };
+    Watched { report, output: nothing(), errors: nothing() }
+}
+
+/// What a person agrees to when he agrees to a contract.
+fn agreed_on(contract: &Value) -> Value {
+    let mut agreed = contract.clone();
+    if let Some(fields) = agreed.as_object_mut() {
+        ["execution_id", "metadata"].iter().for_each(|name| drop(fields.remove(*name)));
+    }
+    agreed
+}
+
 struct Done {
-    watched: Watched,
+    watched: std::io::Result<Watched>,
     log: Log,
     duration: Duration,
     /// What is left of both streams without secrets, and how many there were.
     texts: [(Vec<u8>, u64); 2],
-    taken: Vec<PathBuf>,
+    taken: Vec<Taken>,
+    is_partial: bool,
 }
 
 /// A stream on its way to its file, without secrets.
@@ -484,7 +553,7 @@ impl<'r> Kept<'r> {
 
     fn add(&mut self, piece: &[u8]) {
         self.pending.extend_from_slice(piece);
-        let settled = Redactor::settled(&self.pending);
+        let settled = self.redactor.settled(&self.pending);
         self.write(settled);
     }
 
@@ -531,12 +600,16 @@ fn hash(file: &mut File) -> std::io::Result<Digest> {
     }
 }
 
-fn claim(folder: &Path, id: &str) -> Result<(), Failure> {
+/// Takes the id. As long as the file is held, the execution is under way.
+fn claim(folder: &Path, id: &str) -> Result<File, Failure> {
     let above = folder.parent().unwrap_or(folder);
     fs::create_dir_all(above)
         .map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", above.display())))?;
     match fs::create_dir(folder) {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            let held = File::create(folder.join("lock")).and_then(|file| file.lock().map(|()| file));
+            held.map_err(|e| Failure::new(error::FILE, format!("cannot hold {}: {e}", folder.display())))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             Err(Failure::new(error::EXECUTION_EXISTS, format!("there was an execution {id} already")))
         }
@@ -600,10 +673,11 @@ fn resolve(execution: &Execution, root: &Path) -> (Option<Paths>, Facts) {
     let mut found_inputs = Vec::new();
     for (at, path) in inputs.input_files.iter().enumerate() {
         match beneath(&folder, path) {
-            Ok((path, file)) => {
+            Ok((path, file)) if file.metadata().is_ok_and(|found| found.is_file()) => {
                 bytes += file.metadata().map_or(0, |found| found.len());
                 found_inputs.push(path);
             }
+            Ok(_) => bad(format!("inputs.input_files[{at}]"), path, &"is no plain file"),
             Err(e) => bad(format!("inputs.input_files[{at}]"), path, &wrong(&e)),
         }
     }
@@ -612,7 +686,7 @@ fn resolve(execution: &Execution, root: &Path) -> (Option<Paths>, Facts) {
         let mut found = Vec::new();
         for (at, path) in paths.iter().enumerate() {
             let expanded = crate::config::expand(path.clone());
-            match beneath(&folder, path) {
+            match beneath(&folder, &expanded.to_string_lossy()) {
                 Ok((path, _)) => found.push(path),
                 // A whole path that leads elsewhere is a wish for more, and somebody has to agree to it.
                 Err(e) if expanded.is_absolute() && leads_out(&e) => match expanded.canonicalize() {
@@ -640,9 +714,20 @@ fn resolve(execution: &Execution, root: &Path) -> (Option<Paths>, Facts) {
         }
         found
     };
-    let outputs = &execution.outputs;
-    let named = outputs.output_files.iter().chain(outputs.artifacts.iter().map(|artifact| &artifact.path));
-    let outputs = named.map(|path| folder.join(path)).collect();
+    // Folders of outputs, which may be written to at some levels: only such as lie in the project.
+    let mut outputs = Vec::new();
+    let given = &execution.outputs;
+    let files = given.output_files.iter().enumerate().map(|(at, path)| (format!("outputs.output_files[{at}]"), path));
+    let artifacts = given.artifacts.iter().enumerate().map(|(at, a)| (format!("outputs.artifacts[{at}]"), &a.path));
+    for (field, path) in files.chain(artifacts) {
+        let above = Path::new(path).parent().map(|above| above.to_string_lossy().into_owned()).unwrap_or_default();
+        match beneath(&folder, &above) {
+            Ok((path, _)) => outputs.push(path),
+            Err(e) if leads_out(&e) => bad(field, path, &wrong(&e)),
+            // It may be made by the program.
+            Err(_) => {}
+        }
+    }
     facts.input_files_bytes = bytes;
     (Some(Paths { folder, inputs: found_inputs, read, write, deny, outputs, outside }), facts)
 }

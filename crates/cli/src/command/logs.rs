@@ -38,7 +38,7 @@ impl Logs {
         let mut errors = Tail::new(folder.join("stderr"));
         loop {
             // Looked at first: what was written before the end is read after it.
-            let is_over = folder.join("result.json").exists() || !self.follow;
+            let is_over = !self.follow || !is_under_way(&folder);
             let more = output.copy(&mut std::io::stdout()) | errors.copy(&mut std::io::stderr());
             if is_over && !more {
                 return Ok(0);
@@ -48,6 +48,11 @@ impl Logs {
             }
         }
     }
+}
+
+/// Whether somebody holds it: whoever was killed holds nothing.
+fn is_under_way(folder: &std::path::Path) -> bool {
+    File::open(folder.join("lock")).is_ok_and(|file| file.try_lock_shared().is_err())
 }
 
 struct Tail {

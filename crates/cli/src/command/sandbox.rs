@@ -1,27 +1,28 @@
 //! `actum sandbox`: the cell alone, for any command. Its input, output, errors and exit code are the command's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use actum_api::error;
 use actum_contract::execution::{
     End, Filesystem, FilesystemLevel, GRACE_MS, Host, Network, NetworkLevel, Sandbox as Limits, limit,
 };
-use actum_sandbox::{Egress, Files, Log, News, Report, run_alone};
+use actum_sandbox::{Egress, Files, Log, News, Report, Signals, run_alone};
 use clap::Args;
 use serde_json::json;
 
 use super::Ended;
 use crate::args::Global;
-use crate::cell::{self, Wanted};
+use crate::cell::{self, Planned, Wanted};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::protect;
+use crate::protect::{self, Seen};
 use crate::ui::{Out, note};
+use crate::workspace::new_id;
 
 #[derive(Debug, Args)]
 #[command(
@@ -122,6 +123,9 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// The signal that ends a cell from outside.
+const KILLED: i32 = 9;
+
 /// When there could be no sandbox.
 const NO_SANDBOX: u8 = 125;
 
@@ -151,10 +155,6 @@ impl Sandbox {
             max_children: self.max_children,
             allow_fork: !self.no_fork,
         };
-        let mut writable = write.clone();
-        if self.level != FilesystemLevel::Minimal {
-            writable.push(folder.clone());
-        }
         let wanted = Wanted {
             program: self.program,
             environment: self.env.into_iter().collect::<BTreeMap<_, _>>(),
@@ -168,8 +168,7 @@ impl Sandbox {
             config: &config,
             grace_ms: GRACE_MS,
         };
-        let (cell, rules) = wanted.cell()?;
-        let before: BTreeSet<PathBuf> = writable.iter().flat_map(|folder| protect::protected_in(folder)).collect();
+        let Planned { cell, rules, writable, seen } = wanted.cell()?;
         let name = cell.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let ours = || -> std::io::Result<Files> {
             Ok(Files {
@@ -178,12 +177,19 @@ impl Sandbox {
                 errors: std::io::stderr().as_fd().try_clone_to_owned()?,
             })
         };
+        let input = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+        if input.and_then(|file| file.metadata()).is_ok_and(|found| found.is_dir()) {
+            let message = "the input is a folder, from which a command would find its way around";
+            return Err(Failure::new(error::USAGE, message).hint("redirect it from a file, or from /dev/null"));
+        }
+        let mut was_started = false;
         let mut egress = None;
+        let signals = Signals::catch();
         let report = ours().and_then(|files| {
-            let mut running = run_alone(cell, files)?;
+            let mut running = run_alone(cell, files)?.ended_by(signals?);
             loop {
                 match running.hear()? {
-                    News::Started => {}
+                    News::Started => was_started = true,
                     News::Listening(listeners) => egress = Some(Egress::serve(listeners, rules.clone())?),
                     News::Ended(report) => return Ok(report),
                 }
@@ -191,10 +197,14 @@ impl Sandbox {
         });
         let log = egress.map(Egress::end).unwrap_or_default();
         if !self.keep_protected {
-            put_aside(&writable, &before, out);
+            put_aside(&writable, &seen, out);
         }
         match report {
             Ok(report) => Ok(tell(&report, &log, &name, &limits, out)),
+            Err(e) if was_started => {
+                out.warn(&format!("{name} did not end by itself: {e}"));
+                Ok(End::Signalled(KILLED).code())
+            }
             Err(e) => {
                 out.fail(&cell::not_built(&e.to_string()));
                 Ok(NO_SANDBOX)
@@ -223,22 +233,24 @@ fn denied(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     paths.iter().map(one).collect()
 }
 
-fn put_aside(writable: &[PathBuf], before: &BTreeSet<PathBuf>, out: &Out) {
+fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) {
     if writable.is_empty() {
         return;
     }
-    let aside = std::env::temp_dir().join(format!("actum-aside-{}", std::process::id()));
-    let taken = protect::take_away(writable, before, &aside);
-    for path in &taken {
-        out.warn(&format!("{} was made by the command and is obeyed by other programs: put aside", shown(path)));
+    let (taken, is_partial) = protect::take_away(writable, seen, &new_id());
+    for one in &taken {
+        let now = one
+            .now
+            .as_ref()
+            .map_or("and could only be removed".to_owned(), |now| format!("and is now {}", now.display()));
+        out.warn(&format!("{} was made by the command, is obeyed by other programs, {now}", one.path.display()));
     }
     if !taken.is_empty() {
-        out.warn(&format!("they are in {}; --keep-protected leaves them where they are", aside.display()));
+        out.warn("--keep-protected leaves such files where they are");
     }
-}
-
-fn shown(path: &Path) -> String {
-    path.display().to_string()
+    if is_partial || seen.is_partial {
+        out.warn("there are too many files to look at all of them: some that are obeyed by others may have been left");
+    }
 }
 
 /// Says what the exit code alone does not say.
@@ -275,7 +287,9 @@ impl Out {
     /// Something the user should know though nothing failed.
     fn warn(&self, text: &str) {
         if !self.quiet() {
-            note(&format!("actum: {text}"));
+            // What a program has chosen does not get at the terminal.
+            let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+            note(&format!("actum: {clean}"));
         }
     }
 }

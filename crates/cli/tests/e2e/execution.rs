@@ -376,6 +376,14 @@ fn only_the_pinned_program_is_run() {
     fs::write(&path, "#!/bin/sh\necho two\n").unwrap();
     let ended = run(&actum, &contract);
     assert_eq!((ended.code, ended.error()["code"].as_str()), (3, Some("EXECUTION_REFUSED")));
+    // Nor one that is only called the same from another folder.
+    fs::create_dir(actum.path("sub")).unwrap();
+    actum.file("actum.toml", format!("[tools.t]\ncommands = [\"./tool\"]\nblake3 = \"{digest}\"\n"));
+    fs::copy(&path, actum.path("sub/tool")).unwrap();
+    for folder in ["sub", "."] {
+        let contract = json!({"tool_id": "t", "inputs": {"command": "./tool", "working_directory": folder}});
+        assert_eq!(run(&actum, &contract).code, 3, "{folder}");
+    }
 }
 
 #[test]
@@ -409,6 +417,60 @@ fn levels_beyond_the_usual_wait_for_a_person() {
     let states = actum.run(&["approvals", "list", "--json"]).json();
     let count = |state: &str| states["approvals"].as_array().unwrap().iter().filter(|a| a["state"] == state).count();
     assert_eq!((count("denied"), count("used"), count("approved"), count("pending")), (1, 1, 1, 2));
+}
+
+/// A contract that wants more than it says.
+#[test]
+fn a_contract_gets_no_more_than_was_agreed() {
+    let actum = prepared();
+    fs::create_dir_all(actum.path("sub")).unwrap();
+    fs::create_dir_all(actum.path("secrets")).unwrap();
+    actum.file("secrets/k", "topsecret");
+    let outside = actum_testkit::folder::Folder::new();
+    let target = outside.join("authorized_keys").display().to_string();
+    // Outputs elsewhere, and with them the right to write there.
+    let mut extended =
+        with(shell(&format!("echo evil > {target}")), "sandbox", json!({"filesystem": {"level": "extended"}}));
+    extended["outputs"] = json!({"output_files": [target]});
+    let (code, result) = exec(&actum, &extended);
+    assert_eq!((code, &result["violations"][0]["check"]), (3, &json!("IV-03")), "{result}");
+    assert!(!outside.join("authorized_keys").exists());
+    // What this program keeps, and what it obeys.
+    let root = actum.folder().display().to_string();
+    exec(&actum, &shell(":"));
+    for path in [".actum/approvals", ".actum/actum.db", ".actum"] {
+        let path = format!("{root}/{path}");
+        let mut own = shell(&format!("cat {path}; ls {path}"));
+        own["inputs"]["working_directory"] = json!("sub");
+        own["sandbox"] = json!({"filesystem": {"write": [path]}});
+        assert_ne!(run(&actum, &own).code, 0, "{path}");
+    }
+    let mut obeyed = shell("echo '[tools.evil]' >> ../actum.toml");
+    obeyed["inputs"]["working_directory"] = json!("sub");
+    obeyed["sandbox"] = json!({"filesystem": {"write": [format!("{root}/actum.toml")]}});
+    assert_ne!(run(&actum, &obeyed).code, 0);
+    assert!(!fs::read_to_string(actum.path("actum.toml")).unwrap().contains("evil"));
+    // What it could not see is not collected for it either.
+    let mut denied = shell("ln -s secrets/k out");
+    denied["sandbox"] = json!({"filesystem": {"level": "standard", "deny": ["secrets"]}});
+    denied["outputs"] = json!({"output_files": ["out", ".actum/actum.db"]});
+    let (code, result) = exec(&actum, &denied);
+    assert_eq!((code, result["output_files"].as_array().unwrap().len()), (1, 0), "{result}");
+    // An agreement is for all of a contract.
+    let elevated = |network: Value| {
+        with(shell("true"), "sandbox", json!({"filesystem": {"level": "elevated"}, "network": network}))
+    };
+    let id = run(&actum, &elevated(json!({}))).error()["details"]["approval_id"].as_str().unwrap().to_owned();
+    assert_eq!(actum.run(&["approve", ""]).code, 2);
+    actum.run(&["approve", &id]).ok();
+    assert_eq!(run(&actum, &elevated(json!({"enabled": true, "allow": ["evil.example"]}))).code, 8);
+    assert_eq!(run(&actum, &elevated(json!({}))).code, 0);
+    // Addresses that are not everybody's are asked for.
+    let metadata = with(shell(":"), "sandbox", json!({"network": {"enabled": true, "allow": ["169.254.169.254"]}}));
+    assert_eq!(run(&actum, &metadata).code, 8);
+    let torn =
+        with(shell(":"), "sandbox", json!({"network": {"enabled": true, "allow": ["*"], "deny": ["127.0.0.1"]}}));
+    assert_eq!(run(&actum, &torn).code, 2);
 }
 
 #[test]
@@ -449,7 +511,8 @@ fn an_execution_that_was_killed_leaves_nothing_that_runs() {
         assert!(std::time::Instant::now() < end, "it runs on");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    // What it had put out is there, and everything else works as before.
+    // What it had put out is there, and everything else works as before; nobody waits for more.
+    assert_eq!(actum.run(&["logs", "EX", "-f"]).stdout, "here\n");
     assert_eq!(actum.run(&["logs", "EX"]).stdout, "here\n");
     assert_eq!(exec(&actum, &shell("echo next")).1["stdout"], "next\n");
     assert_eq!(actum.run(&["ledger", "verify"]).code, 0);

@@ -138,9 +138,96 @@ fn hooks_and_settings_that_appear_are_put_aside() {
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         let mut left: Vec<String> = names_below(actum.folder());
         left.retain(|name| !name.contains("actum-for-nobody"));
+        let aside: Vec<String> = left.extract_if(.., |name| name.starts_with(".actum-aside-")).collect();
         assert_eq!(left, ["deep/er/kept", "kept"], "{}", who.word());
-        assert!(ended.stderr.contains(".envrc") && ended.stderr.contains("put aside"), "{}", ended.stderr);
+        assert_eq!(aside.len(), 9, "{aside:?}");
+        assert!(ended.stderr.contains(".envrc") && ended.stderr.contains("is now"), "{}", ended.stderr);
     }
+}
+
+/// Ways to have something obeyed all the same: by moving what is there, through links, and where nobody looks.
+#[test]
+fn nothing_obeyed_is_left_by_detours() {
+    for who in Who::BOTH {
+        let actum = actum();
+        let outside = Folder::new();
+        for folder in ["sub/.git/hooks", "sub2", "real", "sub3"] {
+            fs::create_dir_all(actum.path(folder)).unwrap();
+        }
+        fs::create_dir(outside.join("hooks")).unwrap();
+        fs::write(outside.join("config"), "theirs").unwrap();
+        actum.file("sub/.git/config", "mine");
+        actum.file("sub2/.envrc", "mine");
+        actum.file("sub3/.git", "gitdir: x");
+        actum.file("real/t", "mine");
+        std::os::unix::fs::symlink("real/t", actum.path(".envrc")).unwrap();
+        std::os::unix::fs::symlink("real", actum.path(".vscode")).unwrap();
+        own_all(actum.folder(), who);
+        own_all(outside.path(), who);
+        let script = format!(
+            "mv sub old; mkdir -p sub/.git/hooks && echo evil > sub/.git/hooks/x; mv sub2 old2; mkdir sub2 && echo evil > sub2/.envrc;              rm .envrc; echo evil > .envrc; rm .vscode; mkdir .vscode; echo evil > .vscode/tasks.json; echo evil > real/t;              mkdir -p fake/objects fake/refs; touch fake/HEAD; mkdir -p fake/.git/hooks; echo evil > fake/.git/hooks/x; echo evil > fake/config;              mkdir -p target/.git/hooks node_modules; echo evil > target/.git/hooks/x; echo evil > node_modules/.envrc;              mkdir hid; echo evil > hid/.envrc; chmod 311 hid; touch HEAD; mkdir objects refs; echo evil > config;              mv sub3 old3; mkdir sub3; ln -s {} sub3/.git; true",
+            outside.path().display()
+        );
+        let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", &script]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let names = names_below(actum.folder());
+        let evil: Vec<&String> = names
+            .iter()
+            .filter(|name| !name.starts_with(".actum-aside-") && !name.contains("actum-for-nobody"))
+            .filter(|name| fs::read_to_string(actum.path(name)).is_ok_and(|text| text.contains("evil")))
+            .collect();
+        assert_eq!(evil, [""; 0], "{}: {names:#?}", who.word());
+        let read = |name: &str| fs::read_to_string(actum.path(name)).unwrap_or_default();
+        assert_eq!([read("sub/.git/config"), read("sub2/.envrc"), read("real/t")], ["mine"; 3], "{}", who.word());
+        assert_eq!(fs::read_link(actum.path(".envrc")).unwrap(), Path::new("real/t"), "what was there is there again");
+        assert_eq!(read(".vscode/t"), "mine");
+        assert_eq!(fs::read_to_string(outside.join("config")).unwrap(), "theirs", "outside nothing is touched");
+        assert!(outside.join("hooks").exists());
+    }
+}
+
+/// Where the machine's mounts are shared with each other, a cell's are not.
+#[test]
+fn mounts_do_not_spread() {
+    if !super::sandbox::is_root() {
+        return;
+    }
+    let actum = actum();
+    let script = "set -e; mount -t tmpfs none .; mount --make-shared .; cd .; mkdir -p ws/.git/hooks ws/secret; echo s > ws/secret/k; \
+                  echo h > ws/.git/config; echo e > ws/.envrc; cd ws; before=$(wc -l < /proc/self/mountinfo); \
+                  $ACTUM sandbox --write . --deny secret -- true; test $(wc -l < /proc/self/mountinfo) = $before; \
+                  cat secret/k; echo changed > .envrc; cat .envrc";
+    let binary = env!("CARGO_BIN_EXE_actum");
+    let folder = actum.folder().display().to_string();
+    let command = format!(
+        "cd {folder} && mount -t tmpfs none {folder} && cd {folder} && {}",
+        script.replace("mount -t tmpfs none .; ", "").replace("$ACTUM", binary)
+    );
+    let output = actum_testkit::program::other("unshare").args(["-m", "sh", "-c", &command]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "s\nchanged\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Keys in their usual places, and what this program keeps for itself in folders below.
+#[test]
+fn keys_are_not_shown_because_one_stands_at_home() {
+    let actum = actum();
+    for folder in [".ssh", ".aws", "work/project/.actum"] {
+        fs::create_dir_all(actum.path(folder)).unwrap();
+    }
+    for file in [".ssh/id_rsa", ".aws/credentials", "work/project/.actum/key.pem", ".netrc"] {
+        actum.file(file, SECRET);
+    }
+    let home = actum.folder().display().to_string();
+    let actum = actum.with_env("HOME", &home);
+    let script = "cat .ssh/id_rsa .aws/credentials work/project/.actum/key.pem .netrc";
+    let ended = actum.run(&["sandbox", "--", "sh", "-c", script]);
+    assert!(ended.code != 0 && !ended.stdout.contains("6f1c2a"), "{}", ended.stdout);
+    // Named, they are meant.
+    assert_eq!(actum.run(&["sandbox", "--read", ".ssh", "--", "cat", ".ssh/id_rsa"]).stdout, SECRET);
+    assert_eq!(actum.run(&["sandbox", "--read", "work/project/.actum", "--", "true"]).code, 0);
+    let own =
+        actum.run(&["sandbox", "--read", "work/project/.actum/key.pem", "--", "cat", "work/project/.actum/key.pem"]);
+    assert!(own.code != 0 && !own.stdout.contains("6f1c2a"));
 }
 
 fn names_below(folder: &Path) -> Vec<String> {

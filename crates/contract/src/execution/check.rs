@@ -105,6 +105,20 @@ const INTERPRETERS: &[&str] = &[
 /// Variables that make other programs load or run something.
 const DANGEROUS: &[&str] = &[
     "PATH",
+    "RIPGREP_CONFIG_PATH",
+    "MAKEFILES",
+    "GOFLAGS",
+    "ZDOTDIR",
+    "DOTNET_*",
+    "GEM_*",
+    "BUNDLE_*",
+    "AWKPATH",
+    "AWKLIBPATH",
+    "HISTFILE",
+    "INPUTRC",
+    "KSH_ENV",
+    "FPATH",
+    "COMSPEC",
     "LD_*",
     "DYLD_*",
     "GCONV_PATH",
@@ -173,12 +187,13 @@ const DANGEROUS: &[&str] = &[
     "SSL_CERT_*",
     "OPENSSL_CONF",
     "OPENSSL_MODULES",
-    "npm_config_*",
+    "NPM_CONFIG_*",
     "PIP_*",
 ];
 
 /// Whether a variable makes other programs load or run something.
 pub fn is_dangerous(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
     DANGEROUS.iter().any(|known| match known.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == *known,

@@ -55,6 +55,11 @@ impl Host {
         self.name == Pattern::Any
     }
 
+    /// Whether it is an address that is not everybody's.
+    pub fn is_private(&self) -> bool {
+        matches!(self.name, Pattern::Address(address) if kind_of(address) != AddressKind::Public)
+    }
+
     /// Ports that whoever is asked by this name has to listen on.
     pub fn ports(&self) -> Vec<u16> {
         self.port.map_or_else(|| USUAL_PORTS.to_vec(), |port| vec![port])

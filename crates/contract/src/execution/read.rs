@@ -260,6 +260,13 @@ fn sandbox(value: &Value, flaws: &mut Vec<Flaw>) -> Sandbox {
         (Some(true), None) if allow.iter().any(Host::is_any) => NetworkLevel::Open,
         (Some(true), None) => NetworkLevel::Api,
     };
+    if level == NetworkLevel::Open && !deny.is_empty() {
+        part.bad(
+            "deny",
+            &Value::from(deny.iter().map(ToString::to_string).collect::<Vec<_>>()),
+            "nothing: what is open cannot be closed in part; list whom it may reach",
+        );
+    }
     sandbox.network = Network { level, allow, deny };
     part.finish();
 

@@ -13,11 +13,14 @@ const VALUE_BYTES_MIN: usize = 6;
 /// Longest line that is looked at in one piece; what is longer is cut there, and both pieces are looked at.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// No secret that is looked for is longer, but for keys between two lines.
+const SECRET_BYTES_MAX: usize = 4 << 10;
+
 /// The word before a secret stays, so that one can see what was there.
 static LOOKS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let patterns = [
         r"(?s-u)()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
-        r"(?i-u)(\b(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|client[_-]?secret)[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;&]{6,}",
+        r"(?i-u)([a-z0-9_.-]*(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|credentials?)[a-z0-9_-]*[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;&]{6,}",
         r"(?i-u)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
         r"(?i-u)(\bauthorization[\x22']?\s*[:=]\s*[\x22']?(?:basic|bearer)\s+)[A-Za-z0-9._~+/=-]{8,}",
         r"(?-u)()\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}",
@@ -65,17 +68,33 @@ impl Redactor {
     }
 
     /// How much of the beginning of `pending` can be redacted now without cutting a secret in two.
-    pub fn settled(pending: &[u8]) -> usize {
-        let is_inside_key = |at: usize| {
-            let before = &pending[..at];
-            let find = |what: &[u8]| before.windows(what.len()).rposition(|w| w == what);
-            find(b"-----BEGIN ").is_some_and(|begin| find(b"-----END ").is_none_or(|end| end < begin))
-        };
-        match pending.iter().rposition(|b| *b == b'\n') {
-            Some(at) if !is_inside_key(at + 1) || pending.len() > LINE_BYTES_MAX => at + 1,
-            _ if pending.len() > LINE_BYTES_MAX => pending.len(),
-            _ => 0,
+    pub fn settled(&self, pending: &[u8]) -> usize {
+        let is_long = pending.len() > LINE_BYTES_MAX;
+        let line = pending.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        // Of a line without end the last part is kept back: it may be the beginning of a secret.
+        let mut cut = if line == 0 && is_long { pending.len() - SECRET_BYTES_MAX } else { line };
+        let before = |cut: usize, what: &[u8]| pending[..cut].windows(what.len()).rposition(|w| w == what);
+        if let Some(begin) = before(cut, b"-----BEGIN ") {
+            let is_open = before(cut, b"-----END ").is_none_or(|end| end < begin);
+            cut = if is_open && pending.len() - begin < LINE_BYTES_MAX { begin } else { cut };
         }
+        // A value that was begun, and one that lies across.
+        for value in &self.values {
+            let begun =
+                (1..value.len()).rev().find(|length| *length <= cut && pending[..cut].ends_with(&value[..*length]));
+            cut -= begun
+                .filter(|length| {
+                    pending.len() - cut < value.len() - length || pending[cut - length..].starts_with(value)
+                })
+                .unwrap_or(0);
+        }
+        let around = cut.saturating_sub(SECRET_BYTES_MAX);
+        for look in LOOKS.iter() {
+            let across =
+                look.find_iter(&pending[around..]).find(|m| around + m.start() < cut && cut < around + m.end());
+            cut = across.map_or(cut, |m| around + m.start());
+        }
+        cut
     }
 }
 
@@ -121,10 +140,45 @@ mod tests {
 
     #[test]
     fn a_stream_is_cut_only_where_no_secret_is() {
-        assert_eq!(Redactor::settled(b"one\ntw"), 4);
-        assert_eq!(Redactor::settled(b"no end yet"), 0);
-        assert_eq!(Redactor::settled(b"-----BEGIN RSA PRIVATE KEY-----\nabc\n"), 0);
-        assert_eq!(Redactor::settled(b"-----BEGIN X-----\nabc\n-----END X-----\n"), 38);
-        assert_eq!(Redactor::settled(&[b'x'; LINE_BYTES_MAX + 1]), LINE_BYTES_MAX + 1);
+        let settled = |text: &[u8]| Redactor::new(["two\nlines"]).settled(text);
+        assert_eq!(settled(b"one\ntw"), 4);
+        assert_eq!(settled(b"no end yet"), 0);
+        assert_eq!(settled(b"a\n-----BEGIN RSA PRIVATE KEY-----\nabc\n"), 2);
+        assert_eq!(settled(b"-----BEGIN X-----\nabc\n-----END X-----\n"), 38);
+        assert_eq!(settled(b"xtwo\n"), 1, "the rest of a value may follow");
+        assert_eq!(settled(b"xtwo\nlines\n"), 11);
+        assert_eq!(settled(b"xtwo\nother\n"), 11);
+        let long = [vec![b'x'; LINE_BYTES_MAX], b"ghp_".to_vec(), vec![b'a'; 12]].concat();
+        assert_eq!(settled(&long), long.len() - SECRET_BYTES_MAX);
+        let across = [vec![b' '; LINE_BYTES_MAX - 10], b"ghp_".to_vec(), vec![b'a'; SECRET_BYTES_MAX]].concat();
+        assert_eq!(settled(&across), LINE_BYTES_MAX - 10, "before the secret that lies across");
+    }
+
+    /// Whatever the pieces it comes in, nothing of a secret is left.
+    #[test]
+    fn pieces_hide_nothing() {
+        let token = format!("ghp_{}", "a1".repeat(18));
+        let texts = [
+            format!("{}{token}\nDB_PASSWORD=hunter2222\nAWS_SECRET_ACCESS_KEY=abcdefgh\n", "x ".repeat(40_000)),
+            format!("{}{token}{}", " ".repeat(65_530), " ".repeat(9_000)),
+            "first two\nlines rest\n".to_owned(),
+        ];
+        for text in &texts {
+            for size in [1_000, 4_096, 65_536, 65_542] {
+                let redactor = Redactor::new(["two\nlines"]);
+                let (mut pending, mut clean) = (Vec::new(), Vec::new());
+                for piece in text.as_bytes().chunks(size) {
+                    pending.extend_from_slice(piece);
+                    let cut = redactor.settled(&pending);
+                    clean.extend(redactor.redact(&pending[..cut]).0);
+                    pending.drain(..cut);
+                }
+                clean.extend(redactor.redact(&pending).0);
+                let clean = String::from_utf8(clean).unwrap();
+                for secret in [&token[..8], "hunter2222", "abcdefgh", "two\nlines"] {
+                    assert!(!clean.contains(secret), "{size}: {secret}");
+                }
+            }
+        }
     }
 }

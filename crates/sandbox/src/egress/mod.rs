@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -90,7 +91,9 @@ struct Shared {
     rules: Rules,
     names: Mutex<Names>,
     log: Mutex<Log>,
-    bytes: std::sync::atomic::AtomicU64,
+    /// What each of the decisions in the log has led to, in the same order.
+    counts: Mutex<Vec<Arc<Count>>>,
+    bytes: AtomicU64,
     started: Instant,
     end: Notify,
 }
@@ -102,7 +105,8 @@ impl Egress {
             rules,
             names: Mutex::default(),
             log: Mutex::default(),
-            bytes: std::sync::atomic::AtomicU64::new(0),
+            counts: Mutex::default(),
+            bytes: AtomicU64::new(0),
             started: Instant::now(),
             end: Notify::new(),
         });
@@ -116,23 +120,47 @@ impl Egress {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Cuts everything off, and tells what was decided.
+    /// Cuts everything off, and tells what was decided. What was still under way is in it, with what it had carried.
     pub fn end(mut self) -> Log {
         self.shared.end.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.shared.log.lock().map(|log| log.clone()).unwrap_or_default()
+        let mut log = self.shared.log.lock().map(|log| log.clone()).unwrap_or_default();
+        let counts = self.shared.counts.lock().map(|counts| counts.clone()).unwrap_or_default();
+        for (decision, count) in log.decisions.iter_mut().zip(counts) {
+            decision.sent_bytes = count.sent.load(Ordering::Relaxed);
+            decision.received_bytes = count.received.load(Ordering::Relaxed);
+        }
+        log
     }
 }
 
+/// Bytes of a connection, while it goes on.
+#[derive(Debug, Default)]
+struct Count {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
 impl Shared {
-    fn note(&self, decision: Decision) {
-        let Ok(mut log) = self.log.lock() else { return };
-        if log.decisions.len() < DECISIONS_MAX {
-            log.decisions.push(decision);
-        } else {
+    /// Notes a decision when it is made. Its place in the log, if there is room for it.
+    fn note(&self, decision: Decision, count: Arc<Count>) -> Option<usize> {
+        let (mut log, mut counts) = (self.log.lock().ok()?, self.counts.lock().ok()?);
+        if log.decisions.len() >= DECISIONS_MAX {
             log.left_out += 1;
+            return None;
+        }
+        log.decisions.push(decision);
+        counts.push(count);
+        Some(log.decisions.len() - 1)
+    }
+
+    /// Changes what was noted, because more is known.
+    fn revise(&self, at: Option<usize>, change: impl FnOnce(&mut Decision)) {
+        let Ok(mut log) = self.log.lock() else { return };
+        if let Some(decision) = at.and_then(|at| log.decisions.get_mut(at)) {
+            change(decision);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use actum_contract::execution::{Verdict, allows};
 use simple_dns::rdata::{A, RData};
@@ -83,7 +84,7 @@ fn reply(shared: &Shared, bytes: &[u8]) -> Option<Vec<u8>> {
     if let Verdict::Blocked { .. } = &verdict {
         *reply.rcode_mut() = RCODE::NameError;
         if names.is_new_refusal(&name) {
-            shared.note(shared.decision("name", &name, None, &verdict));
+            shared.note(shared.decision("name", &name, None, &verdict), Arc::default());
         }
     } else if question.qtype == QTYPE::TYPE(TYPE::A) {
         // There are no others: an address of the newer kind does not exist for the cell, and texts are no way out.

@@ -15,8 +15,10 @@ pub(super) enum Speech {
     More,
     Tls(Greeting),
     Http(Box<Request>),
-    /// Neither, or a damaged one of the two.
+    /// Neither.
     Other,
+    /// One of the two, and not to be understood.
+    Broken,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,9 +50,6 @@ pub(super) enum Body {
     Unclear,
 }
 
-const METHODS: &[&[u8]] =
-    &[b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ", b"PRI * "];
-
 /// Lines between neighbours, which end with us.
 const BETWEEN_NEIGHBOURS: &[&str] =
     &["connection", "keep-alive", "proxy-connection", "proxy-authorization", "upgrade", "te", "trailer"];
@@ -62,9 +61,20 @@ pub(super) fn listen(beginning: &[u8]) -> Speech {
     if beginning[0] == 0x16 {
         return tls(beginning);
     }
-    let starts = |method: &&&[u8]| beginning.starts_with(method) || method.starts_with(beginning);
-    if METHODS.iter().any(|method| starts(&method)) { http(beginning) } else { Speech::Other }
+    // Servers skip empty lines before a request, and so does who wants to be overlooked.
+    let empty = beginning.iter().take_while(|b| [b'\r', b'\n'].contains(b)).count();
+    let text = &beginning[empty..];
+    let word = text.iter().take_while(|b| b.is_ascii_alphabetic() || **b == b'-' || **b == b'_').count();
+    match text.get(word) {
+        _ if word > METHOD_BYTES_MAX => Speech::Other,
+        None => Speech::More,
+        Some(b' ') if word > 0 => http(beginning, empty),
+        _ => Speech::Other,
+    }
 }
+
+/// Longest word that may be the method of a request.
+const METHOD_BYTES_MAX: usize = 32;
 
 fn tls(beginning: &[u8]) -> Speech {
     let mut message = Vec::new();
@@ -77,7 +87,7 @@ fn tls(beginning: &[u8]) -> Speech {
                 rest = after;
             }
             Err(e) if e.is_incomplete() => break,
-            _ => return Speech::Other,
+            _ => return Speech::Broken,
         }
         if let Some(length) = message.get(1..4) {
             let length = usize::from(length[0]) << 16 | usize::from(length[1]) << 8 | usize::from(length[2]);
@@ -93,7 +103,7 @@ fn greeting(message: &[u8]) -> Speech {
     let Ok((_, TlsMessage::Handshake(TlsMessageHandshake::ClientHello(hello)))) =
         tls_parser::parse_tls_message_handshake(message)
     else {
-        return Speech::Other;
+        return Speech::Broken;
     };
     let Some(Ok((left, extensions))) = hello.ext.map(tls_parser::parse_tls_client_hello_extensions) else {
         return Speech::Tls(Greeting { name: None, hides: false });
@@ -120,18 +130,29 @@ fn greeting(message: &[u8]) -> Speech {
     Speech::Tls(Greeting { name, hides })
 }
 
-fn http(beginning: &[u8]) -> Speech {
+/// Host and rest of a target that names its host, as one to a proxy does. In any other, whatever it contains is a path.
+pub(super) fn absolute(target: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = target.split_once("://")?;
+    if !scheme.bytes().all(|b| b.is_ascii_alphabetic()) {
+        return None;
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    Some(rest.split_at(end))
+}
+
+fn http(beginning: &[u8], empty: usize) -> Speech {
     let mut lines = [httparse::EMPTY_HEADER; 128];
     let mut request = httparse::Request::new(&mut lines);
-    let length = match request.parse(beginning) {
-        Ok(httparse::Status::Complete(length)) => length,
+    let length = match request.parse(&beginning[empty..]) {
+        Ok(httparse::Status::Complete(length)) => empty + length,
         Ok(httparse::Status::Partial) if beginning.len() < BEGINNING_BYTES_MAX => return Speech::More,
-        _ => return Speech::Other,
+        // Some other protocol that begins with a word.
+        Err(httparse::Error::Version | httparse::Error::Token | httparse::Error::NewLine) => return Speech::Other,
+        _ => return Speech::Broken,
     };
     let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
     let mut hosts = Vec::new();
-    if let Some(host) = target.split_once("://").map(|(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default())
-    {
+    if let Some((host, _)) = absolute(target) {
         hosts.push(host.to_owned());
     }
     let mut body = Body::Length(0);
@@ -144,7 +165,8 @@ fn http(beginning: &[u8]) -> Speech {
             "host" => hosts.push(value),
             "content-length" => lengths.push(value),
             "transfer-encoding" => {
-                body = if value.eq_ignore_ascii_case("chunked") { Body::Chunked } else { Body::Unclear }
+                let is_plain = value.eq_ignore_ascii_case("chunked") && body == Body::Length(0);
+                body = if is_plain { Body::Chunked } else { Body::Unclear };
             }
             _ => {}
         }
@@ -155,7 +177,9 @@ fn http(beginning: &[u8]) -> Speech {
     lengths.dedup();
     body = match (body, lengths.as_slice()) {
         (body, []) => body,
-        (Body::Length(_), [one]) => one.parse().map_or(Body::Unclear, Body::Length),
+        (Body::Length(_), [one]) if one.bytes().all(|b| b.is_ascii_digit()) => {
+            one.parse().map_or(Body::Unclear, Body::Length)
+        }
         // A length and pieces at once: two readers would see two different requests.
         _ => Body::Unclear,
     };
@@ -249,12 +273,21 @@ mod tests {
         assert_eq!(plain.headers.len(), 2);
         let both = request("GET http://a.test/x HTTP/1.1\r\nHost: b.test\r\n\r\n");
         assert_eq!(both.hosts, ["a.test", "b.test"]);
+        let query = request("GET /login?next=http://b.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        assert_eq!(query.hosts, ["a.test"], "an address in a path is a part of the path");
+        assert_eq!(absolute("http://a.test?q=1/2"), Some(("a.test", "?q=1/2")));
         let unclear = request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
         assert_eq!(unclear.body, Body::Unclear);
         let twice = request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n");
         assert_eq!(twice.body, Body::Unclear);
         assert_eq!(listen(b"GET / HT"), Speech::More);
         assert_eq!(listen(b"SSH-2.0-x\r\n"), Speech::Other);
+        assert_eq!(listen(b"EHLO me\r\n"), Speech::Other);
+        assert_eq!(request("\r\nPROPFIND / HTTP/1.1\r\nHost: a.test\r\n\r\n").hosts, ["a.test"]);
+        let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(200));
+        assert_eq!(listen(many.as_bytes()), Speech::Broken);
+        let signed = request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n\r\n");
+        assert_eq!(signed.body, Body::Unclear);
     }
 
     #[test]
@@ -284,7 +317,7 @@ mod tests {
         let hidden = hello(&[name("a.test"), vec![0xfe, 0x0d, 0, 1, 0]].concat());
         assert_eq!(listen(&hidden), Speech::Tls(Greeting { name: Some("a.test".into()), hides: true }));
         assert_eq!(listen(&hello(&[])), Speech::Tls(Greeting { name: None, hides: false }));
-        assert_eq!(listen(&[0x16, 9, 9, 0xff, 0xff, 1]), Speech::Other);
+        assert_eq!(listen(&[0x16, 9, 9, 0xff, 0xff, 1]), Speech::Broken);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actum_contract::execution::{AddressKind, Host, Verdict, allows, kind_of};
@@ -10,8 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::speech::{BEGINNING_BYTES_MAX, Body, Chunks, Greeting, Request, Speech, listen};
-use super::{Decision, Shared};
+use super::speech::{BEGINNING_BYTES_MAX, Body, Chunks, Greeting, Request, Speech, absolute, listen};
+use super::{Count, Decision, Shared};
 
 /// How long a program may take to say what it wants where it has to say something.
 const SPEAK_WITHIN: Duration = Duration::from_secs(10);
@@ -45,18 +46,29 @@ pub(super) async fn serve(shared: &Shared, mut stream: TcpStream, is_proxy: bool
         let Ok(host) = shared.names.lock().map(|names| names.name(local.ip())) else { return };
         Wish { by: "connection", host, port: local.port() }
     };
-    let mut decision = shared.decision(wish.by, &wish.host, Some(wish.port), &Verdict::Allowed);
-    if let Err(verdict) = carry(shared, &mut stream, beginning, &wish, &mut decision).await {
-        let blocked = shared.decision(wish.by, &wish.host, Some(wish.port), &verdict);
-        decision = Decision {
-            address: decision.address,
-            sent_bytes: decision.sent_bytes,
-            received_bytes: decision.received_bytes,
-            ..blocked
-        };
-        refuse(&mut stream, wish.by, &decision).await;
+    let count = Arc::new(Count::default());
+    let at = shared.note(shared.decision(wish.by, &wish.host, Some(wish.port), &Verdict::Allowed), Arc::clone(&count));
+    let mut carrying = Carrying { shared, wish, at, count, has_agreed: false };
+    if let Err(verdict) = carrying.go(&mut stream, beginning).await {
+        let blocked = shared.decision(carrying.wish.by, &carrying.wish.host, Some(carrying.wish.port), &verdict);
+        if !carrying.has_agreed {
+            refuse(&mut stream, carrying.wish.by, &blocked).await;
+        }
+        shared.revise(at, |decision| {
+            *decision = Decision { address: decision.address, after_ms: decision.after_ms, ..blocked };
+        });
     }
-    shared.note(decision);
+}
+
+/// A connection on its way.
+struct Carrying<'s> {
+    shared: &'s Shared,
+    wish: Wish,
+    /// Where it is in the log.
+    at: Option<usize>,
+    count: Arc<Count>,
+    /// Whoever asked a proxy was told yes, and whatever comes now is from the other side.
+    has_agreed: bool,
 }
 
 /// Says no in the language of whoever asks, where there is one.
@@ -91,8 +103,7 @@ async fn wish(stream: &mut TcpStream, beginning: &mut Vec<u8>) -> io::Result<Opt
         beginning.drain(..request.length);
         return Ok(split(&request.target, None).map(|(host, port)| Wish { by: "connect", host, port }));
     }
-    let authority =
-        request.target.strip_prefix("http://").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    let authority = absolute(&request.target).filter(|_| request.target.starts_with("http://")).map(|(host, _)| host);
     Ok(authority.and_then(|authority| split(authority, Some(HTTP_PORT))).map(|(host, port)| Wish {
         by: "http",
         host,
@@ -154,35 +165,153 @@ fn split(authority: &str, usual: Option<u16>) -> Option<(String, u16)> {
     }
 }
 
-/// Checks, dials and carries. The verdict if it was not let through.
-async fn carry(
-    shared: &Shared,
-    stream: &mut TcpStream,
-    mut beginning: Vec<u8>,
-    wish: &Wish,
-    decision: &mut Decision,
-) -> Result<(), Verdict> {
-    let rules = &shared.rules;
-    if let blocked @ Verdict::Blocked { .. } = allows(&rules.allow, &rules.deny, &wish.host, Some(wish.port)) {
-        return Err(blocked);
+impl Carrying<'_> {
+    /// Checks, dials and carries. The verdict if it was not let through.
+    async fn go(&mut self, stream: &mut TcpStream, mut beginning: Vec<u8>) -> Result<(), Verdict> {
+        let (shared, wish) = (self.shared, &self.wish);
+        let rules = &shared.rules;
+        if let blocked @ Verdict::Blocked { .. } = allows(&rules.allow, &rules.deny, &wish.host, Some(wish.port)) {
+            return Err(blocked);
+        }
+        // Whoever asked a proxy waits for its yes before he speaks.
+        let agreed: &[u8] = match wish.by {
+            "connect" => b"HTTP/1.1 200 Connection established\r\n\r\n",
+            "socks5" => &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0],
+            _ => b"",
+        };
+        let lost = |e: io::Error| Verdict::blocked("ssrf_block.connection_failed", e.to_string());
+        let address = resolve(shared, wish).await?;
+        shared.revise(self.at, |decision| decision.address = Some(address));
+        stream.write_all(agreed).await.map_err(lost)?;
+        self.has_agreed = !agreed.is_empty();
+        let speech = hear(stream, &mut beginning, wish.port).await;
+        let request = judge(&speech, wish)?;
+        let dialled = timeout(CONNECT_WITHIN, TcpStream::connect(SocketAddr::new(address, wish.port))).await;
+        let mut out = dialled.map_err(|_| lost(io::ErrorKind::TimedOut.into()))?.map_err(lost)?;
+        match request {
+            Some(request) => self.one_request(stream, &mut out, &beginning, request).await,
+            None => self.both_ways(stream, &mut out, beginning, speech == Speech::More).await,
+        }
     }
-    // Whoever asked a proxy waits for its yes before he speaks.
-    let agreed: &[u8] = match wish.by {
-        "connect" => b"HTTP/1.1 200 Connection established\r\n\r\n",
-        "socks5" => &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0],
-        _ => b"",
-    };
-    let lost = |e: io::Error| Verdict::blocked("ssrf_block.connection_failed", e.to_string());
-    let address = resolve(shared, wish).await?;
-    decision.address = Some(address);
-    stream.write_all(agreed).await.map_err(lost)?;
-    let speech = hear(stream, &mut beginning, wish.port).await;
-    let request = judge(&speech, wish)?;
-    let dialled = timeout(CONNECT_WITHIN, TcpStream::connect(SocketAddr::new(address, wish.port))).await;
-    let mut out = dialled.map_err(|_| lost(io::ErrorKind::TimedOut.into()))?.map_err(lost)?;
-    match request {
-        Some(request) => one_request(shared, stream, &mut out, &beginning, request, decision).await,
-        None => both_ways(shared, stream, &mut out, &beginning, decision).await,
+
+    /// Counts bytes against what the cell may have carried.
+    fn carried(&self, bytes: usize, count: &AtomicU64) -> Result<(), Verdict> {
+        count.fetch_add(bytes as u64, Ordering::Relaxed);
+        let most = self.shared.rules.bytes_max;
+        let before = self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        match before + bytes as u64 > most {
+            true => Err(Verdict::blocked("ssrf_block.byte_limit", format!("more than {most} bytes"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Bytes both ways until both sides have ended, or one has failed. Who was `silent` at first is judged by what he says
+    /// when he does.
+    async fn both_ways(
+        &self,
+        inside: &mut TcpStream,
+        outside: &mut TcpStream,
+        beginning: Vec<u8>,
+        silent: bool,
+    ) -> Result<(), Verdict> {
+        let (mut inside_read, mut inside_write) = inside.split();
+        let (mut outside_read, mut outside_write) = outside.split();
+        let asking = async {
+            let mut beginning = beginning;
+            if silent {
+                while matches!(listen(&beginning), Speech::More) && beginning.len() < BEGINNING_BYTES_MAX {
+                    if inside_read.read_buf(&mut beginning).await.unwrap_or(0) == 0 {
+                        break;
+                    }
+                }
+                let speech = listen(&beginning);
+                if judge(&speech, &self.wish)?.is_some() {
+                    let why = "a request that comes late could be followed by another";
+                    return Err(Verdict::blocked("ssrf_block.no_name", why));
+                }
+            }
+            self.carried(beginning.len(), &self.count.sent)?;
+            if outside_write.write_all(&beginning).await.is_err() {
+                return Ok(());
+            }
+            self.pass(&mut inside_read, &mut outside_write, &self.count.sent).await
+        };
+        let answering = self.pass(&mut outside_read, &mut inside_write, &self.count.received);
+        tokio::try_join!(asking, answering).map(|_| ())
+    }
+
+    async fn pass(
+        &self,
+        from: &mut (impl tokio::io::AsyncRead + Unpin),
+        to: &mut (impl tokio::io::AsyncWrite + Unpin),
+        count: &AtomicU64,
+    ) -> Result<(), Verdict> {
+        let mut bytes = vec![0; 16 << 10];
+        loop {
+            let length = from.read(&mut bytes).await.unwrap_or(0);
+            if length == 0 {
+                let _ = to.shutdown().await;
+                return Ok(());
+            }
+            self.carried(length, count)?;
+            if to.write_all(&bytes[..length]).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One request and its answer. The connection ends with it, so that no second request can name another host.
+    async fn one_request(
+        &self,
+        inside: &mut TcpStream,
+        outside: &mut TcpStream,
+        beginning: &[u8],
+        request: &Request,
+    ) -> Result<(), Verdict> {
+        let path = match absolute(&request.target) {
+            Some((_, rest)) if rest.starts_with('/') => rest.to_owned(),
+            Some((_, rest)) => format!("/{rest}"),
+            None => request.target.clone(),
+        };
+        let mut head = format!("{} {path} HTTP/1.1\r\n", request.method).into_bytes();
+        for (name, value) in &request.headers {
+            head.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+        }
+        head.extend_from_slice(b"Connection: close\r\n\r\n");
+        self.carried(head.len(), &self.count.sent)?;
+        if outside.write_all(&head).await.is_err() {
+            return Ok(());
+        }
+        let (mut inside_read, mut inside_write) = inside.split();
+        let (mut outside_read, mut outside_write) = outside.split();
+        let asking = async {
+            let mut length = match request.body {
+                Body::Length(length) => length,
+                _ => u64::MAX,
+            };
+            let mut chunks = Chunks::default();
+            let mut bytes = beginning[request.length..].to_vec();
+            loop {
+                let most = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+                let broken = || Verdict::blocked("ssrf_block.invalid_url", "the request's body is not in pieces");
+                let taken = match request.body {
+                    Body::Chunked => chunks.take(&bytes).ok_or_else(broken)?,
+                    _ => most,
+                };
+                self.carried(taken, &self.count.sent)?;
+                length -= taken as u64;
+                if outside_write.write_all(&bytes[..taken]).await.is_err() || length == 0 || chunks.are_over() {
+                    return Ok(());
+                }
+                bytes.clear();
+                bytes.reserve(16 << 10);
+                if inside_read.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                    return Ok(());
+                }
+            }
+        };
+        let answering = self.pass(&mut outside_read, &mut inside_write, &self.count.received);
+        tokio::try_join!(asking, answering).map(|_: ((), ())| ())
     }
 }
 
@@ -240,6 +369,7 @@ fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Ver
                 None => Ok(Some(request)),
             }
         }
+        Speech::Broken => Err(Verdict::blocked("ssrf_block.invalid_url", "what it says cannot be understood")),
         Speech::Other | Speech::More if wish.port == HTTPS_PORT => Err(none("encrypted connections only")),
         Speech::Other | Speech::More if wish.port == HTTP_PORT => Err(none("requests of HTTP only")),
         Speech::Other => Ok(None),
@@ -267,6 +397,11 @@ async fn resolve(shared: &Shared, wish: &Wish) -> Result<IpAddr, Verdict> {
     };
     let mut refused = failed(format!("{host} has no address"));
     for address in found.map(|found| found.ip().to_canonical()) {
+        let denied = allows(&shared.rules.deny, &[], &address.to_string(), None) == Verdict::Allowed;
+        if denied {
+            refused = Verdict::blocked("ssrf_block.host_not_allowed", format!("{host} is {address}, which is denied"));
+            continue;
+        }
         match kind_of(address) {
             AddressKind::Public => return Ok(address),
             _ if is_listed(address) => return Ok(address),
@@ -279,121 +414,6 @@ async fn resolve(shared: &Shared, wish: &Wish) -> Result<IpAddr, Verdict> {
         }
     }
     Err(refused)
-}
-
-/// Counts bytes against what the cell may have carried.
-fn carried(shared: &Shared, bytes: usize) -> Result<(), Verdict> {
-    let before = shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    match before + bytes as u64 > shared.rules.bytes_max {
-        true => Err(Verdict::blocked("ssrf_block.byte_limit", format!("more than {} bytes", shared.rules.bytes_max))),
-        false => Ok(()),
-    }
-}
-
-/// Bytes both ways until both sides have ended, or one has failed.
-async fn both_ways(
-    shared: &Shared,
-    inside: &mut TcpStream,
-    outside: &mut TcpStream,
-    beginning: &[u8],
-    decision: &mut Decision,
-) -> Result<(), Verdict> {
-    carried(shared, beginning.len())?;
-    decision.sent_bytes += beginning.len() as u64;
-    if outside.write_all(beginning).await.is_err() {
-        return Ok(());
-    }
-    let (mut inside_read, mut inside_write) = inside.split();
-    let (mut outside_read, mut outside_write) = outside.split();
-    let sent = pass(shared, &mut inside_read, &mut outside_write, &mut decision.sent_bytes);
-    let received = pass(shared, &mut outside_read, &mut inside_write, &mut decision.received_bytes);
-    tokio::try_join!(sent, received).map(|_| ())
-}
-
-async fn pass(
-    shared: &Shared,
-    from: &mut (impl tokio::io::AsyncRead + Unpin),
-    to: &mut (impl tokio::io::AsyncWrite + Unpin),
-    count: &mut u64,
-) -> Result<(), Verdict> {
-    let mut bytes = vec![0; 16 << 10];
-    loop {
-        let length = from.read(&mut bytes).await.unwrap_or(0);
-        if length == 0 {
-            let _ = to.shutdown().await;
-            return Ok(());
-        }
-        carried(shared, length)?;
-        *count += length as u64;
-        if to.write_all(&bytes[..length]).await.is_err() {
-            return Ok(());
-        }
-    }
-}
-
-/// One request and its answer. The connection ends with it, so that no second request can name another host.
-async fn one_request(
-    shared: &Shared,
-    inside: &mut TcpStream,
-    outside: &mut TcpStream,
-    beginning: &[u8],
-    request: &Request,
-    decision: &mut Decision,
-) -> Result<(), Verdict> {
-    let path = match request.target.split_once("://") {
-        Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
-        None => &request.target,
-    };
-    let mut head = format!("{} {path} HTTP/1.1\r\n", request.method).into_bytes();
-    for (name, value) in &request.headers {
-        head.extend_from_slice(name.as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value);
-        head.extend_from_slice(b"\r\n");
-    }
-    head.extend_from_slice(b"Connection: close\r\n\r\n");
-    carried(shared, head.len())?;
-    decision.sent_bytes += head.len() as u64;
-    if outside.write_all(&head).await.is_err() {
-        return Ok(());
-    }
-    let (mut inside_read, mut inside_write) = inside.split();
-    let (mut outside_read, mut outside_write) = outside.split();
-    let sent_bytes = &mut decision.sent_bytes;
-    let asking = async {
-        let mut length = match request.body {
-            Body::Length(length) => length,
-            _ => u64::MAX,
-        };
-        let mut chunks = Chunks::default();
-        let mut bytes = beginning[request.length..].to_vec();
-        loop {
-            let most = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
-            let taken = match request.body {
-                Body::Chunked => chunks
-                    .take(&bytes)
-                    .ok_or_else(|| Verdict::blocked("ssrf_block.invalid_url", "the request's body is not in pieces"))?,
-                _ => most,
-            };
-            carried(shared, taken)?;
-            *sent_bytes += taken as u64;
-            length -= taken as u64;
-            if outside_write.write_all(&bytes[..taken]).await.is_err() {
-                break;
-            }
-            if length == 0 || chunks.are_over() {
-                break;
-            }
-            bytes.clear();
-            bytes.reserve(16 << 10);
-            if inside_read.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
-                break;
-            }
-        }
-        Ok::<_, Verdict>(())
-    };
-    let answering = pass(shared, &mut outside_read, &mut inside_write, &mut decision.received_bytes);
-    tokio::try_join!(asking, answering).map(|_| ())
 }
 
 #[cfg(test)]
