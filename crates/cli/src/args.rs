@@ -105,8 +105,32 @@ pub(crate) enum Command {
     Reference,
 }
 
+/// The one command that is started so often, and is so short, that reading the names of all others would be felt.
+#[derive(Debug, Parser)]
+#[command(name = "actum", disable_help_subcommand = true)]
+struct Hasty {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: HastyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum HastyCommand {
+    Sandbox(sandbox::Sandbox),
+}
+
 /// Reads the command line. Help and version are printed here; a mistake becomes an error like any other.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Parsed, ExitCode> {
+    if arguments.get(1).is_some_and(|word| word == "sandbox") {
+        let matches = Hasty::command().try_get_matches_from(arguments);
+        // Whatever is not plain goes the usual way, and is told there.
+        if let Ok(Hasty { global, command: HastyCommand::Sandbox(sandbox) }) =
+            matches.and_then(|matches| Hasty::from_arg_matches(&matches))
+        {
+            return Ok(Parsed { global, command: Command::Sandbox(sandbox) });
+        }
+    }
     let matches = Parsed::command().try_get_matches_from(arguments);
     matches.and_then(|m| Parsed::from_arg_matches(&m)).map_err(|e| refuse(&e, arguments))
 }

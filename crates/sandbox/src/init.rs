@@ -261,7 +261,10 @@ impl<'a> Life<'a> {
             if self.wait(next, asked_to_end.is_none()) && asked_to_end.is_none() {
                 asked_to_end = Some((self.ask_to_end(), Ended::Cancelled));
             }
-            if let Some(reason) = self.overdrawn() {
+            // What has ended takes nothing more.
+            if self.status.is_none()
+                && let Some(reason) = self.overdrawn()
+            {
                 break reason;
             }
         };

@@ -32,19 +32,16 @@ const SETTINGS: &[&str] = &[
     "pki",
     "alternatives",
     "localtime",
-    "mime.types",
-    "protocols",
     "services",
-    "fonts",
     "os-release",
     "java-17-openjdk",
     "java-21-openjdk",
 ];
 
-const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+const DEVICES: &[&str] = &["null", "zero", "full", "urandom"];
 
 /// Tells too much about the machine to everybody. What only root may read needs no mask: nobody in a cell is root.
-const MASKED: &[&str] = &["kallsyms", "keys", "key-users", "modules", "sched_debug", "latency_stats"];
+const MASKED: &[&str] = &["kallsyms", "keys", "key-users", "sched_debug", "latency_stats"];
 
 /// Over which the new root is put while it is built. Always there, and never granted.
 const SITE: &str = "/sys";
@@ -103,7 +100,9 @@ fn already(e: io::Error) -> io::Result<()> {
 }
 
 fn make_folders(path: Option<&Path>) -> Built<()> {
-    match path.filter(|path| !path.as_os_str().is_empty()) {
+    // Most are there: these were the first.
+    let is_known = |path: &&Path| ["", "etc", "dev", "tmp"].iter().any(|known| *path == Path::new(known));
+    match path.filter(|path| !is_known(path)) {
         Some(path) => fs::create_dir_all(path).map_err(told("make", path)),
         None => Ok(()),
     }
@@ -124,7 +123,6 @@ fn write(name: &str, text: &str) -> Built<()> {
 
 /// A file of the cell's own settings, kept once more where no grant can cover it.
 fn write_own(name: &str, text: &str) -> Built<()> {
-    make_folders(Some(Path::new(OWN)))?;
     write(&format!("{OWN}/{name}"), text)?;
     write(&format!("etc/{name}"), text)
 }
@@ -137,6 +135,9 @@ pub(crate) fn lay_foundation() -> Built<()> {
     call("mount", SITE, mount("actum", SITE, "tmpfs", plain, Some(c"size=4m,nr_inodes=8k,mode=755")))?;
     std::env::set_current_dir(SITE).map_err(told("enter", SITE))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    for name in ["etc", "dev", "dev/pts", "dev/shm", "proc", "tmp", "home", &HOME[1..], DENIED, OWN] {
+        fs::create_dir(name).map_err(told("make", name))?;
+    }
     for name in SYSTEM {
         show(Path::new(name), READ_ONLY | HARMLESS)?;
     }
@@ -160,6 +161,7 @@ fn devices() -> Built<()> {
         show(&Path::new("dev").join(name), libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC)?;
     }
     for (name, leads_to) in [
+        ("random", "urandom"),
         ("fd", "/proc/self/fd"),
         ("stdin", "/proc/self/fd/0"),
         ("stdout", "/proc/self/fd/1"),
@@ -167,7 +169,6 @@ fn devices() -> Built<()> {
     ] {
         symlink(leads_to, format!("dev/{name}")).map_err(told("link", name))?;
     }
-    make_folders(Some(Path::new("dev/pts")))?;
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
     let options = c"newinstance,ptmxmode=0666,mode=620";
     call("mount", "/dev/pts", mount("devpts", "dev/pts", "devpts", plain, Some(options)))?;
@@ -187,7 +188,6 @@ fn denied() -> Built<()> {
 
 /// Those of the cell alone, read only, and without its first.
 fn processes() -> Built<()> {
-    make_folders(Some(Path::new("proc")))?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     call("mount", "/proc", mount("proc", "proc", "proc", plain, Some(c"hidepid=invisible")))?;
     for name in MASKED {
@@ -276,7 +276,6 @@ fn scratch(bytes: u64) -> Built<()> {
         let part = Path::new(SCRATCH).join(name);
         fs::create_dir(&part).map_err(told("make", &part))?;
         fs::set_permissions(&part, fs::Permissions::from_mode(mode)).map_err(told("open", &part))?;
-        make_folders(Some(Path::new(at)))?;
         call("mount", at, rustix::mount::mount_bind(&part, at))?;
     }
     call("close", SCRATCH, unmount(SCRATCH, UnmountFlags::DETACH))?;

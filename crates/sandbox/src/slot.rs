@@ -1,6 +1,7 @@
 //! A cell before it is known for whom: a first process in namespaces of its own, which waits to be told. Made by the
 //! helper, which has a single thread and little memory to copy.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -43,7 +44,8 @@ pub(crate) enum Order {
 /// Where slots come from.
 #[derive(Debug)]
 pub(crate) struct Nursery {
-    groups: Groups,
+    /// Looked for when they are needed: to find out takes as long as a cell does.
+    groups: OnceCell<Groups>,
     made: u32,
     first_user: Option<u32>,
     /// Views of the disk in which what belongs to one owner belongs to the cell, by cell's user and owner.
@@ -66,11 +68,27 @@ pub(crate) struct Slot {
 
 impl Nursery {
     pub(crate) fn new() -> Self {
-        let groups = Groups::find();
-        groups.sweep();
         let is_root = rustix::process::geteuid().is_root();
         let own = std::process::id().wrapping_mul(TURNS) % (USERS - TURNS);
-        Self { groups, made: 0, first_user: is_root.then_some(FIRST_USER + own), views: BTreeMap::new() }
+        Self {
+            groups: OnceCell::new(),
+            made: 0,
+            first_user: is_root.then_some(FIRST_USER + own),
+            views: BTreeMap::new(),
+        }
+    }
+
+    fn groups(&self) -> &Groups {
+        self.groups.get_or_init(|| {
+            let groups = Groups::find();
+            groups.sweep();
+            groups
+        })
+    }
+
+    /// Root can always make groups where there are any; others only where somebody has let them.
+    fn may_group(&self) -> bool {
+        self.first_user.is_some() || !self.groups().is_empty()
     }
 
     /// `isolated`: with a network of its own. `ahead`: nobody waits for it, so it can join its control group at once,
@@ -79,7 +97,8 @@ impl Nursery {
         let turn = self.made;
         self.made = self.made.wrapping_add(1);
         let user = self.first_user.map(|first| first + turn % TURNS);
-        let group = if ahead && !self.groups.is_empty() { Some(self.groups.make(&group_name(turn))?) } else { None };
+        let group =
+            if ahead && !self.groups().is_empty() { Some(self.groups().make(&group_name(turn))?) } else { None };
         let (orders, theirs) = UnixStream::pair()?;
         let network = if isolated { sys::OWN_NETWORK } else { 0 };
         match sys::fork(sys::OWN_NAMESPACES | network)? {
@@ -105,7 +124,7 @@ impl Nursery {
 
     /// What control groups do for a cell here.
     pub(crate) fn kept(&self) -> Vec<Kept> {
-        let memory = self.groups.has(Kind::Memory).map(|version| (Wall::Memory, version));
+        let memory = self.groups().has(Kind::Memory).map(|version| (Wall::Memory, version));
         let found =
             memory.map(|(wall, version)| Kept { wall, by: format!("control group, version {version}"), weaker: false });
         found.into_iter().collect()
@@ -116,7 +135,7 @@ impl Nursery {
         match &slot.group {
             Some(group) => group.limit(&cell.limits),
             None => {
-                slot.group_at = (!self.groups.is_empty()).then(|| Instant::now() + GROUP_AFTER);
+                slot.group_at = self.may_group().then(|| Instant::now() + GROUP_AFTER);
                 slot.limits = Some(cell.limits.clone());
                 Ok(())
             }
@@ -126,7 +145,12 @@ impl Nursery {
     /// Puts a cell that is under way into a group. Until then its first process has counted for itself.
     pub(crate) fn group(&self, slot: &mut Slot) {
         slot.group_at = None;
-        let (Some(limits), Ok(group)) = (slot.limits.take(), self.groups.make(&group_name(slot.turn))) else { return };
+        if self.groups().is_empty() {
+            return;
+        }
+        let (Some(limits), Ok(group)) = (slot.limits.take(), self.groups().make(&group_name(slot.turn))) else {
+            return;
+        };
         let join = || -> io::Result<()> {
             group.limit(&limits)?;
             // Who is made by somebody in the group is in it; who was made before he was moved is found next time.

@@ -15,6 +15,7 @@ struct Area {
 const AREAS: &[Area] = &[
     Area { name: "ledger", package: "actum", bench: "ledger", postgres: true },
     Area { name: "workspace", package: "actum", bench: "workspace", postgres: false },
+    Area { name: "sandbox", package: "actum", bench: "sandbox", postgres: false },
 ];
 
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
@@ -24,10 +25,10 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     let area = area.ok_or_else(|| format!("there is no area `{name}`; the known ones: {}", known()))?;
     let mut command = program::cargo();
     command.args(["bench", "--locked", "-p", area.package, "--bench", area.bench, "--"]).args(arguments);
+    install::missing()?;
     if !area.postgres {
         return program::run(&mut command);
     }
-    install::missing()?;
     let cluster = Cluster::try_start()?;
     program::run(command.env(SHARED_CLUSTER, cluster.url("postgres")))
 }
@@ -38,7 +39,10 @@ mod tests {
 
     #[test]
     fn an_unknown_area_is_answered_with_the_known_ones() {
-        assert_eq!(run(&["nosuch"]).unwrap_err(), "there is no area `nosuch`; the known ones: ledger, workspace");
-        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace");
+        assert_eq!(
+            run(&["nosuch"]).unwrap_err(),
+            "there is no area `nosuch`; the known ones: ledger, workspace, sandbox"
+        );
+        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace, sandbox");
     }
 }

@@ -65,6 +65,25 @@ const BEFORE_THE_KILL: &[Scene] = &[
         ..PLAIN
     },
     Scene {
+        caption: "Any command, in a cell: it sees what it is granted, reaches nobody, and stays within its limits.",
+        words: &[
+            "sandbox",
+            "--",
+            "sh",
+            "-c",
+            "id -un; ls ~; (echo x > here) 2>&1; (echo x > /dev/tcp/1.1.1.1/80) 2>&1; true",
+        ],
+        says: "actum",
+        ..PLAIN
+    },
+    Scene {
+        caption: "What takes too much is ended, and one can tell by what.",
+        words: &["sandbox", "--timeout-ms", "1000", "--", "sleep", "60"],
+        exit: 143,
+        says: "took longer than --timeout-ms 1000",
+        ..PLAIN
+    },
+    Scene {
         caption: "The ledger begins with two signals that a plan will rest on.",
         words: &["ledger", "append", DEPENDENCIES],
         says: "2 recorded, 0 already recorded, 0 refused",

@@ -30,6 +30,29 @@ const NEEDS: &[Need] = &[
         present: || program::succeeds(Command::new("git").arg("--version")),
         source: Source::System("git"),
     },
+    Need {
+        name: "ripgrep",
+        present: || program::succeeds(Command::new("rg").arg("--version")),
+        source: Source::System("ripgrep"),
+    },
+    Need {
+        name: "bubblewrap",
+        present: || program::succeeds(Command::new("bwrap").arg("--version")),
+        source: Source::System("bubblewrap"),
+    },
+    Need {
+        name: "curl",
+        present: || program::succeeds(Command::new("curl").arg("--version")),
+        source: Source::System("curl"),
+    },
+    Need { name: "python3", present: || Path::new("/usr/bin/python3").exists(), source: Source::System("python3") },
+    Need {
+        name: "python3-venv",
+        present: || program::succeeds(Command::new("/usr/bin/python3").args(["-c", "import venv"])),
+        source: Source::System("python3-venv"),
+    },
+    Need { name: "node", present: || Path::new("/usr/bin/node").exists(), source: Source::System("nodejs") },
+    Need { name: "npm", present: || Path::new("/usr/bin/npm").exists(), source: Source::System("npm") },
     Need { name: "ext4 tools", present: || is_for_administrators("mkfs.ext4"), source: Source::System("e2fsprogs") },
     Need {
         name: "btrfs tools",

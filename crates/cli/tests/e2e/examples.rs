@@ -22,6 +22,18 @@ fn transcript() -> Vec<(Vec<&'static str>, String)> {
 }
 
 #[test]
+fn the_execution_runs() {
+    let actum = actum();
+    for name in ["actum.toml", "search.yaml"] {
+        let text = std::fs::read(format!("{}/../../examples/execution/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        actum.file(name, text);
+    }
+    let ended = actum.run(&["exec", "search.yaml"]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("exit 0: Success. Continue workflow."), "{}", ended.stdout);
+}
+
+#[test]
 fn the_transcript_is_true() {
     let actum = actum();
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
