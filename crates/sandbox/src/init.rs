@@ -46,6 +46,11 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) const NAMES_PORT: u16 = 53;
 pub const PROXY_PORT: u16 = 3128;
 
+/// What the helper says when it has done its part: that it could not; that the network is the cell's own; that it is not.
+pub(crate) const NOTHING: u8 = 0;
+pub(crate) const ISOLATED: u8 = 1;
+pub(crate) const OPEN: u8 = 2;
+
 /// What the first process is told. Beside it: the line to whoever waits for the report; input, output and errors of the
 /// program; what the system counts for us.
 #[derive(Debug, Serialize, Deserialize)]
@@ -97,7 +102,7 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     // Our maker has to say first who we are.
     let mut go = [0];
     (&mut &*orders).read_exact(&mut go).map_err(failed("wait for the helper"))?;
-    if go != [1] {
+    if go == [NOTHING] {
         return Err("the helper could not set the cell up".to_owned());
     }
     if rustix::process::getuid().as_raw() != USER {
@@ -119,6 +124,10 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
         let _ = std::fs::write(format!("/proc/sys/user/{name}"), most);
     }
     root::lay_foundation()?;
+    wall::bound().map_err(failed("rule out more rights"))?;
+    if go == [ISOLATED] {
+        sys::bring_loopback_up().map_err(failed("bring the cell's own network up"))?;
+    }
     Ok(Prepared { priority })
 }
 
@@ -179,9 +188,6 @@ impl<'a> Life<'a> {
             network: &cell.network,
         };
         root::finish(plan)?;
-        if cell.network != Network::Open {
-            sys::bring_loopback_up().map_err(|e| format!("cannot bring the cell's own network up: {e}"))?;
-        }
         if let Network::Listened { ports } = &cell.network {
             let listeners = listen(ports).map_err(|e| format!("cannot listen in the cell's network: {e}"))?;
             let told = channel::send(waiting, &Said::Listening, &channel::borrow(&listeners));

@@ -77,8 +77,8 @@ fn put(tree: BorrowedFd<'_>, at: &Path) -> Built<()> {
     call("mount", at, move_mount(tree, "", CWD, at, flags))
 }
 
-/// Shows a path of the machine at the same place, if it is there.
-fn show(name: &Path, allowed: u64) -> Built<()> {
+/// Shows a path of the machine at the same place, if it is there. What may be done with it is said later, for all at once.
+fn show(name: &Path) -> Built<()> {
     let source = Path::new("/").join(name);
     let Ok(found) = fs::symlink_metadata(&source) else { return Ok(()) };
     if found.is_symlink() {
@@ -86,13 +86,11 @@ fn show(name: &Path, allowed: u64) -> Built<()> {
         make_folders(name.parent())?;
         return symlink(leads_to, name).or_else(already).map_err(told("link", name));
     }
-    let tree = match tree(&source) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-        other => other.map_err(told("show", &source))?,
-    };
     make_place(name, found.is_dir())?;
-    sys::set_mount(tree.as_fd(), allowed, None, true).map_err(told("protect", &source))?;
-    put(tree.as_fd(), name)
+    match rustix::mount::mount_bind_recursive(&source, name) {
+        Err(Errno::ACCESS) => Ok(()),
+        done => call("show", &source, done),
+    }
 }
 
 fn already(e: io::Error) -> io::Result<()> {
@@ -139,11 +137,15 @@ pub(crate) fn lay_foundation() -> Built<()> {
         fs::create_dir(name).map_err(told("make", name))?;
     }
     for name in SYSTEM {
-        show(Path::new(name), READ_ONLY | HARMLESS)?;
+        show(Path::new(name))?;
     }
     for name in SETTINGS {
-        show(&Path::new("etc").join(name), READ_ONLY | HARMLESS)?;
+        show(&Path::new("etc").join(name))?;
     }
+    let whole = open_tree(CWD, ".", OpenTreeFlags::OPEN_TREE_CLOEXEC).map_err(|e| told("open", "/")(e.into()))?;
+    sys::set_mount(whole.as_fd(), READ_ONLY | HARMLESS, None, true).map_err(told("protect", "/usr"))?;
+    // But for the root itself, which is not finished yet.
+    sys::unset_mount(whole.as_fd(), READ_ONLY).map_err(told("open", "/"))?;
     write_own(
         "passwd",
         "root:x:0:0:root:/root:/usr/sbin/nologin\nactum:x:1000:1000:actum:/home/actum:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
@@ -151,14 +153,16 @@ pub(crate) fn lay_foundation() -> Built<()> {
     write_own("group", "root:x:0:\nactum:x:1000:\nnogroup:x:65534:\n")?;
     write("etc/hostname", "actum\n")?;
     write_own("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    names(&Network::Off)?;
     devices()?;
     denied()?;
+    scratch()?;
     processes()
 }
 
 fn devices() -> Built<()> {
     for name in DEVICES {
-        show(&Path::new("dev").join(name), libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC)?;
+        show(&Path::new("dev").join(name))?;
     }
     for (name, leads_to) in [
         ("random", "urandom"),
@@ -222,8 +226,10 @@ pub(crate) struct Plan<'a> {
 
 /// Adds it, and leaves the machine's tree behind.
 pub(crate) fn finish(plan: Plan<'_>) -> Built<()> {
-    scratch(plan.scratch_bytes)?;
-    names(plan.network)?;
+    resize_scratch(plan.scratch_bytes)?;
+    if *plan.network == Network::Open {
+        names(plan.network)?;
+    }
     let trees = match plan.trees {
         Some(trees) => trees,
         None => {
@@ -266,10 +272,22 @@ fn within(path: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }
 
-fn scratch(bytes: u64) -> Built<()> {
-    make_folders(Some(Path::new(SCRATCH)))?;
-    let options = format!("size={bytes},nr_inodes=64k,mode=755");
-    let options = std::ffi::CString::new(options).map_err(|e| e.to_string())?;
+/// Of the size that most want.
+const USUAL_BYTES: u64 = 512 << 20;
+
+fn resize_scratch(bytes: u64) -> Built<()> {
+    if bytes == USUAL_BYTES {
+        return Ok(());
+    }
+    let options = std::ffi::CString::new(format!("size={bytes}")).map_err(|e| e.to_string())?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV;
+    call("resize", "/tmp", rustix::mount::mount_remount("tmp", plain, options.as_c_str()))
+}
+
+fn scratch() -> Built<()> {
+    fs::create_dir(SCRATCH).map_err(told("make", SCRATCH))?;
+    let options =
+        std::ffi::CString::new(format!("size={USUAL_BYTES},nr_inodes=64k,mode=755")).map_err(|e| e.to_string())?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
     call("mount", SCRATCH, mount("actum", SCRATCH, "tmpfs", plain, Some(options.as_c_str())))?;
     for (name, at, mode) in [("tmp", "tmp", 0o1777), ("home", &HOME[1..], 0o700), ("shm", "dev/shm", 0o1777)] {

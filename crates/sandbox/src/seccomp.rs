@@ -196,12 +196,17 @@ impl Program {
         self.0[at].jf = u8::try_from(skipped).unwrap_or(u8::MAX);
     }
 
-    fn ends(&mut self, verdict: u32) {
-        self.push(RETURN, verdict);
+    /// Does the steps if it does not pass the test.
+    fn unless(&mut self, test: u16, k: u32, steps: impl FnOnce(&mut Self)) {
+        let at = self.0.len();
+        self.push(test, k);
+        steps(self);
+        let skipped = self.0.len() - at - 1;
+        self.0[at].jt = u8::try_from(skipped).unwrap_or(u8::MAX);
     }
 
-    fn on(&mut self, call: c_long, steps: impl FnOnce(&mut Self)) {
-        self.when(IS, call as u32, steps);
+    fn ends(&mut self, verdict: u32) {
+        self.push(RETURN, verdict);
     }
 
     fn load_argument(&mut self, index: usize) {
@@ -220,93 +225,140 @@ pub(crate) fn program(forks: Forks, has_group: bool) -> Vec<sock_filter> {
     p.push(LOAD, AT_CALL);
     #[cfg(target_arch = "x86_64")]
     p.when(IS_AT_LEAST, OTHER_CONVENTION, |p| p.ends(KILL));
-    for call in REFUSED.iter().chain(REFUSED_HERE) {
-        p.on(*call, |p| p.ends(fail(libc::EPERM)));
-    }
-    for call in ABSENT {
-        p.on(*call, |p| p.ends(fail(libc::ENOSYS)));
-    }
-    if !has_group {
-        // Sent to oneself in a message, it would be held by nobody that can be looked at.
-        p.on(libc::SYS_memfd_create, |p| p.ends(fail(libc::ENOSYS)));
-    }
-    for (call, argument) in MODES {
-        p.on(*call, |p| {
-            p.load_argument(*argument);
-            p.when(HAS, SET_ID, |p| p.ends(fail(libc::EPERM)));
-            p.ends(ALLOW);
-        });
-    }
-    for (call, flags, mode) in OPENS {
-        p.on(*call, |p| {
-            p.load_argument(*flags);
-            p.when(HAS, (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32, |p| {
-                p.load_argument(*mode);
-                p.when(HAS, SET_ID, |p| p.ends(fail(libc::EPERM)));
-            });
-            p.ends(ALLOW);
-        });
-    }
-    for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        p.on(call, |p| {
-            p.load_argument(0);
-            for family in FAMILIES {
-                p.when(IS, *family, |p| p.ends(ALLOW));
+    // The kernel walks through the filter once for every call there is when it is put up, so the way has to be short:
+    // in the order of their numbers, a few at a time.
+    let mut rules = rules(forks, has_group);
+    rules.sort_by_key(|(call, _)| *call);
+    for some in rules.chunks(CHUNK) {
+        let end = some.last().map_or(0, |(call, _)| *call as u32 + 1);
+        p.unless(IS_AT_LEAST, end, |p| {
+            for (call, rule) in some {
+                p.when(IS, *call as u32, |p| rule.put(p));
             }
-            p.ends(fail(libc::EAFNOSUPPORT));
+            p.ends(ALLOW);
         });
     }
-    p.on(libc::SYS_ioctl, |p| {
-        p.load_argument(1);
-        for request in TERMINAL {
-            p.when(IS, *request, |p| p.ends(fail(libc::EPERM)));
-        }
-        p.ends(ALLOW);
-    });
-    p.on(libc::SYS_personality, |p| {
-        p.load_argument(0);
-        p.when(IS, 0, |p| p.ends(ALLOW));
-        p.when(IS, u32::MAX, |p| p.ends(ALLOW));
-        p.ends(fail(libc::EPERM));
-    });
+    p.ends(ALLOW);
+    p.0
+}
+
+/// Calls that are compared one after the other. A test cannot jump further than 255 steps.
+const CHUNK: usize = 6;
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    Ends(u32),
+    /// Permissions in this argument must not have a program run as its owner.
+    Mode(usize),
+    /// The same, if the flags in the first argument say that a file is made.
+    Open(usize, usize),
+    Family,
+    Terminal,
+    Personality,
+    Clone {
+        forking: u32,
+        threading: u32,
+    },
+    SetLimit,
+    SetLimitOf,
+}
+
+fn rules(forks: Forks, has_group: bool) -> Vec<(c_long, Rule)> {
     let (forking, threading) = match forks {
         Forks::Refused => (fail(libc::EPERM), ALLOW),
         Forks::Limited => (ALLOW, ASK),
     };
-    p.on(libc::SYS_clone, |p| {
-        p.load_argument(0);
-        p.when(HAS, NEW_NAMESPACES, |p| p.ends(fail(libc::EPERM)));
-        p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(threading));
-        p.ends(forking);
-    });
-    // Limits of others are not its own: the first process is of the same user. And that of processes is changed by one
-    // only: who answers the questions.
-    p.on(libc::SYS_setrlimit, |p| {
-        p.load_argument(0);
-        p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
-        p.ends(ALLOW);
-    });
-    p.on(libc::SYS_prlimit64, |p| {
-        // To be asked for they may be: then there is no new one, and the whole of the pointer is nothing.
-        p.load_argument(2);
-        p.when(IS, 0, |p| {
-            p.push(LOAD, at_argument(2) + 4);
-            p.when(IS, 0, |p| p.ends(ALLOW));
-        });
-        p.load_argument(0);
-        p.when(IS, 0, |p| {
-            p.load_argument(1);
-            p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
-            p.ends(ALLOW);
-        });
-        p.ends(fail(libc::EPERM));
-    });
-    #[cfg(target_arch = "x86_64")]
-    for call in [libc::SYS_fork, libc::SYS_vfork] {
-        p.on(call, |p| p.ends(forking));
+    let mut rules: Vec<(c_long, Rule)> = Vec::new();
+    rules.extend(REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Rule::Ends(fail(libc::EPERM)))));
+    rules.extend(ABSENT.iter().map(|call| (*call, Rule::Ends(fail(libc::ENOSYS)))));
+    if !has_group {
+        // Sent to oneself in a message, it would be held by nobody that can be looked at.
+        rules.push((libc::SYS_memfd_create, Rule::Ends(fail(libc::ENOSYS))));
     }
-    p.ends(ALLOW);
-    p.0
+    rules.extend(MODES.iter().map(|(call, argument)| (*call, Rule::Mode(*argument))));
+    rules.extend(OPENS.iter().map(|(call, flags, mode)| (*call, Rule::Open(*flags, *mode))));
+    rules.extend([
+        (libc::SYS_socket, Rule::Family),
+        (libc::SYS_socketpair, Rule::Family),
+        (libc::SYS_ioctl, Rule::Terminal),
+        (libc::SYS_personality, Rule::Personality),
+        (libc::SYS_clone, Rule::Clone { forking, threading }),
+        (libc::SYS_setrlimit, Rule::SetLimit),
+        (libc::SYS_prlimit64, Rule::SetLimitOf),
+    ]);
+    #[cfg(target_arch = "x86_64")]
+    rules.extend([libc::SYS_fork, libc::SYS_vfork].map(|call| (call, Rule::Ends(forking))));
+    rules
+}
+
+impl Rule {
+    fn put(self, p: &mut Program) {
+        match self {
+            Self::Ends(verdict) => p.ends(verdict),
+            Self::Mode(argument) => {
+                p.load_argument(argument);
+                p.when(HAS, SET_ID, |p| p.ends(fail(libc::EPERM)));
+                p.ends(ALLOW);
+            }
+            Self::Open(flags, mode) => {
+                p.load_argument(flags);
+                p.when(HAS, (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32, |p| {
+                    p.load_argument(mode);
+                    p.when(HAS, SET_ID, |p| p.ends(fail(libc::EPERM)));
+                });
+                p.ends(ALLOW);
+            }
+            Self::Family => {
+                p.load_argument(0);
+                for family in FAMILIES {
+                    p.when(IS, *family, |p| p.ends(ALLOW));
+                }
+                p.ends(fail(libc::EAFNOSUPPORT));
+            }
+            Self::Terminal => {
+                p.load_argument(1);
+                for request in TERMINAL {
+                    p.when(IS, *request, |p| p.ends(fail(libc::EPERM)));
+                }
+                p.ends(ALLOW);
+            }
+            Self::Personality => {
+                p.load_argument(0);
+                p.when(IS, 0, |p| p.ends(ALLOW));
+                p.when(IS, u32::MAX, |p| p.ends(ALLOW));
+                p.ends(fail(libc::EPERM));
+            }
+            Self::Clone { forking, threading } => {
+                p.load_argument(0);
+                p.when(HAS, NEW_NAMESPACES, |p| p.ends(fail(libc::EPERM)));
+                p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(threading));
+                p.ends(forking);
+            }
+            // The limit of processes is changed by one only: who answers the questions.
+            Self::SetLimit => {
+                p.load_argument(0);
+                p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
+                p.ends(ALLOW);
+            }
+            // Limits of others are not its own: the first process is of the same user.
+            Self::SetLimitOf => {
+                // To be asked for they may be: then there is no new one, and the whole of the pointer is nothing.
+                p.load_argument(2);
+                p.when(IS, 0, |p| {
+                    p.push(LOAD, at_argument(2) + 4);
+                    p.when(IS, 0, |p| p.ends(ALLOW));
+                });
+                p.load_argument(0);
+                p.when(IS, 0, |p| {
+                    p.load_argument(1);
+                    p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
+                    p.ends(ALLOW);
+                });
+                p.ends(fail(libc::EPERM));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub(crate) struct Nursery {
     /// Looked for when they are needed: to find out takes as long as a cell does.
     groups: OnceCell<Groups>,
     made: u32,
+    /// Limits of the last cell.
+    usual: Option<Limits>,
     first_user: Option<u32>,
     /// Views of the disk in which what belongs to one owner belongs to the cell, by cell's user and owner.
     views: BTreeMap<(u32, u32, u32), OwnedFd>,
@@ -73,6 +75,7 @@ impl Nursery {
         Self {
             groups: OnceCell::new(),
             made: 0,
+            usual: None,
             first_user: is_root.then_some(FIRST_USER + own),
             views: BTreeMap::new(),
         }
@@ -108,10 +111,18 @@ impl Nursery {
             }
             Side::Parent { child, handle } => {
                 drop(theirs);
-                let slot = Slot { first: child, handle, orders, group, group_at: None, limits: None, turn, user };
-                let settled = slot.settle();
+                let mut slot = Slot { first: child, handle, orders, group, group_at: None, limits: None, turn, user };
+                let settled = slot.settle().and_then(|()| match (&slot.group, &self.usual) {
+                    (Some(group), Some(usual)) => group.limit(usual).map(|()| slot.limits = Some(usual.clone())),
+                    _ => Ok(()),
+                });
                 // Without it the process waits no longer, and ends.
-                (&mut &slot.orders).write_all(&[u8::from(settled.is_ok())])?;
+                let go = match (&settled, isolated) {
+                    (Err(_), _) => init::NOTHING,
+                    (Ok(()), true) => init::ISOLATED,
+                    (Ok(()), false) => init::OPEN,
+                };
+                (&mut &slot.orders).write_all(&[go])?;
                 if settled.is_err() {
                     slot.kill();
                     let _ = rustix::process::waitpid(Some(slot.first), WaitOptions::empty());
@@ -131,9 +142,14 @@ impl Nursery {
     }
 
     /// Sets the limits of the group, now or when there is one.
-    pub(crate) fn limit(&self, slot: &mut Slot, cell: &Cell) -> io::Result<()> {
+    pub(crate) fn limit(&mut self, slot: &mut Slot, cell: &Cell) -> io::Result<()> {
         match &slot.group {
-            Some(group) => group.limit(&cell.limits),
+            // Often it is like the last one, and set already.
+            Some(_) if slot.limits.as_ref() == Some(&cell.limits) => Ok(()),
+            Some(group) => {
+                self.usual = Some(cell.limits.clone());
+                group.limit(&cell.limits)
+            }
             None => {
                 slot.group_at = self.may_group().then(|| Instant::now() + GROUP_AFTER);
                 slot.limits = Some(cell.limits.clone());

@@ -25,6 +25,9 @@ use crate::sys;
 /// The first argument of the helper; no command of the user's can be called so.
 const MARK: &str = "--actum-spawner";
 
+/// How long nothing is made ahead after a cell was started: most have ended by then.
+const REFILL_AFTER: Duration = Duration::from_millis(8);
+
 /// What is asked of the helper. Beside it: the line on which to report, and input, output and errors of the program.
 #[derive(Debug, Serialize, Deserialize)]
 struct Start {
@@ -252,20 +255,31 @@ struct Helper {
     ready: Vec<Slot>,
     /// Slots in use, or spent and not yet gone.
     living: BTreeMap<i32, Slot>,
+    /// Not while somebody waits for a cell that was just started.
+    refill_at: Instant,
     /// Whether no slot could be made ahead of time. It is tried again only when one is asked for.
     failed: bool,
 }
 
 impl Helper {
     fn new() -> Self {
-        Self { nursery: Nursery::new(), ready: Vec::new(), living: BTreeMap::new(), failed: false }
+        Self {
+            nursery: Nursery::new(),
+            ready: Vec::new(),
+            living: BTreeMap::new(),
+            refill_at: Instant::now(),
+            failed: false,
+        }
     }
 
     /// Until the other end of the line is gone.
     fn serve(&mut self, requests: &UnixStream, deaths: &OwnedFd, ready: usize) {
         loop {
             let wanting = self.ready.len() < ready && !self.failed;
-            let due = if wanting { Some(Duration::ZERO) } else { self.tend() };
+            let now = Instant::now();
+            let refill = wanting.then(|| self.refill_at.saturating_duration_since(now));
+            let due = [refill, self.tend()].into_iter().flatten().min();
+            let wanting = refill == Some(Duration::ZERO);
             let mut files = [PollFd::new(requests, PollFlags::IN), PollFd::new(deaths, PollFlags::IN)];
             let happened = poll(&mut files, due.map(patience).as_ref());
             let (asked, died) = (files[0].revents(), files[1].revents());
@@ -322,6 +336,7 @@ impl Helper {
         kept: &mut Vec<crate::cell::Kept>,
     ) -> Result<(), String> {
         let isolated = cell.network != Network::Open;
+        self.refill_at = Instant::now() + REFILL_AFTER;
         let ready = if isolated { self.ready.pop() } else { None };
         let slot = match ready {
             Some(slot) => slot,

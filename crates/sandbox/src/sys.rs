@@ -166,24 +166,34 @@ pub(crate) fn children_cpu_us() -> u64 {
     us(used.ru_utime) + us(used.ru_stime)
 }
 
-/// Changes what a mount, and all mounts below it, allow.
+/// Changes what a mount, and if `below` is said all mounts below it, allow. With `users`, its files belong to others.
 pub(crate) fn set_mount(tree: BorrowedFd<'_>, set: u64, users: Option<BorrowedFd<'_>>, below: bool) -> io::Result<()> {
+    let idmap = if users.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 };
     let attributes = libc::mount_attr {
-        attr_set: set | if users.is_some() { libc::MOUNT_ATTR_IDMAP } else { 0 },
+        attr_set: set | idmap,
         attr_clr: 0,
         // A tree that is taken from the machine's own mounts would go on sharing what is mounted on either.
         propagation: libc::MS_PRIVATE,
         userns_fd: users.map_or(0, |users| users.as_raw_fd() as u64),
     };
+    change_mount(tree, &attributes, below)
+}
+
+/// Allows again what was ruled out.
+pub(crate) fn unset_mount(tree: BorrowedFd<'_>, clear: u64) -> io::Result<()> {
+    change_mount(tree, &libc::mount_attr { attr_set: 0, attr_clr: clear, propagation: 0, userns_fd: 0 }, false)
+}
+
+fn change_mount(tree: BorrowedFd<'_>, attributes: &libc::mount_attr, below: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if below { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the structure lives on our stack and its size is told.
+    // SAFETY: the structure lives as long as the call, and its size is told.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             tree.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };

@@ -95,19 +95,21 @@ pub(crate) fn stay_on(cores: u32) -> io::Result<usize> {
     Ok(cores as usize)
 }
 
-/// Gives up all rights but the ones named, for this process and whatever it becomes.
-pub(crate) fn give_up(but: CapabilitySet) -> io::Result<()> {
+/// Rules out for this process and all that come from it that they ever have more rights than they have.
+pub(crate) fn bound() -> io::Result<()> {
     for number in 0..64 {
         let Some(one) = CapabilitySet::from_bits(1 << number) else { break };
-        if !but.contains(one) {
-            match rustix::thread::remove_capability_from_bounding_set(one) {
-                // Newer than this kernel, and so are all that follow.
-                Err(Errno::INVAL) => break,
-                other => other?,
-            }
+        match rustix::thread::remove_capability_from_bounding_set(one) {
+            // Newer than this kernel, and so are all that follow.
+            Err(Errno::INVAL) => break,
+            other => other?,
         }
     }
-    rustix::thread::clear_ambient_capability_set()?;
+    Ok(rustix::thread::clear_ambient_capability_set()?)
+}
+
+/// Gives up all rights but the ones named.
+pub(crate) fn give_up(but: CapabilitySet) -> io::Result<()> {
     let sets = CapabilitySets { effective: but, permitted: but, inheritable: CapabilitySet::empty() };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
@@ -129,7 +131,11 @@ pub(crate) fn fence(cell: &Cell) -> Result<bool, String> {
         (HOME.into(), all),
     ];
     rules.extend(
-        ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu", "/run"].map(|p| (p.into(), read)),
+        // Where these are not links into the former.
+        ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu", "/run"]
+            .into_iter()
+            .filter(|path| Path::new(path).symlink_metadata().is_ok_and(|found| !found.is_symlink()))
+            .map(|path| (path.into(), read)),
     );
     rules.extend(cell.grants.iter().map(|grant| match grant.access {
         Access::Look | Access::Read => (grant.path.clone(), read),
