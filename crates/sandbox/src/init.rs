@@ -57,7 +57,7 @@ pub(crate) const OPEN: u8 = 2;
 pub(crate) struct Enter {
     pub cell: Cell,
     pub counters: usize,
-    /// How many follow in messages of their own, if somebody else has taken them.
+    /// How many come along or follow in messages of their own, if somebody else has taken them.
     pub trees: Option<usize>,
     /// It will be put into a control group if it lives long enough.
     pub grouped_later: bool,
@@ -175,7 +175,7 @@ impl<'a> Life<'a> {
         let standard: Vec<OwnedFd> = files.by_ref().take(3).collect();
         let counters = Counters::new(files.by_ref().take(enter.counters).collect());
         let trees = match enter.trees {
-            Some(count) => Some(receive_trees(orders, count).ok_or_else(missing)?),
+            Some(count) => Some(receive_trees(orders, files.collect(), count).ok_or_else(missing)?),
             None => None,
         };
         let [input, output, errors] = <[OwnedFd; 3]>::try_from(standard).map_err(|_| missing())?;
@@ -461,8 +461,8 @@ impl<'a> Life<'a> {
     }
 }
 
-fn receive_trees(orders: &UnixStream, count: usize) -> Option<Vec<OwnedFd>> {
-    let mut trees = Vec::new();
+/// Those that came along, and the others.
+fn receive_trees(orders: &UnixStream, mut trees: Vec<OwnedFd>, count: usize) -> Option<Vec<OwnedFd>> {
     while trees.len() < count {
         let ((), some) = channel::receive::<()>(orders).ok()??;
         trees.extend(some);

@@ -338,7 +338,7 @@ impl Rule {
             // The limit of processes is changed by one only: who answers the questions.
             Self::SetLimit => {
                 p.load_argument(0);
-                p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
+                p.when(IS, libc::RLIMIT_NPROC, |p| p.ends(fail(libc::EPERM)));
                 p.ends(ALLOW);
             }
             // Limits of others are not its own: the first process is of the same user.
@@ -352,7 +352,7 @@ impl Rule {
                 p.load_argument(0);
                 p.when(IS, 0, |p| {
                     p.load_argument(1);
-                    p.when(IS, libc::RLIMIT_NPROC as u32, |p| p.ends(fail(libc::EPERM)));
+                    p.when(IS, libc::RLIMIT_NPROC, |p| p.ends(fail(libc::EPERM)));
                     p.ends(ALLOW);
                 });
                 p.ends(fail(libc::EPERM));

@@ -351,23 +351,23 @@ impl Helper {
             let trees = self.nursery.trees(&cell, slot, kept)?;
             let counters = slot.group.as_ref().map(|group| group.counters()).unwrap_or_default();
             let lost = |e: io::Error| format!("cannot reach the cell: {e}");
-            channel::send(line, &Said::Started, &[slot.handle.as_fd()]).map_err(lost)?;
-            let trees = trees.map(|trees| (trees.len(), trees));
+            let (count, trees) = (trees.as_ref().map(Vec::len), trees.unwrap_or_default());
             let enter = Enter {
                 cell,
                 counters: counters.len(),
-                trees: trees.as_ref().map(|(count, _)| *count),
+                trees: count,
                 grouped_later: slot.group_at.is_some(),
                 kept: kept.clone(),
             };
             let passed = [line.as_fd()].into_iter().chain(channel::borrow(&standard));
-            let passed: Vec<_> = passed.chain(channel::borrow(&counters)).collect();
+            let mut passed: Vec<_> = passed.chain(channel::borrow(&counters)).collect();
+            let (first, rest) = trees.split_at(trees.len().min(channel::FILES_MAX - passed.len()));
+            passed.extend(channel::borrow(first));
             channel::send(&slot.orders, &enter, &passed).map_err(lost)?;
-            let trees = trees.map(|(_, trees)| trees).unwrap_or_default();
-            trees
-                .chunks(channel::FILES_MAX)
+            rest.chunks(channel::FILES_MAX)
                 .try_for_each(|some| channel::send(&slot.orders, &(), &channel::borrow(some)))
-                .map_err(lost)
+                .map_err(lost)?;
+            channel::send(line, &Said::Started, &[slot.handle.as_fd()]).map_err(lost)
         })();
         if done.is_err() {
             slot.kill();

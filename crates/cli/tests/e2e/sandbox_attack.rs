@@ -73,9 +73,7 @@ fn attack(who: Who) {
 
     assert_eq!(settings(), before);
     for path in ["/etc", "/usr", "/var/tmp", "", "/dev", "/bin"] {
-        assert!(
-            !Path::new(path).join("/actum-attack").exists() && !Path::new(&format!("{path}/actum-attack")).exists()
-        );
+        assert!(!Path::new(&format!("{path}/actum-attack")).exists());
     }
     assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), SECRET);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 2, "something was left outside");

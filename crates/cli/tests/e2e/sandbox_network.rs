@@ -23,12 +23,13 @@ pub(crate) fn upstream() -> Upstream {
     let port = listener.local_addr().unwrap().port();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let own = Arc::clone(&heard);
-    std::thread::spawn(move || {
+    let serve = move || {
         for stream in listener.incoming().flatten() {
             let heard = Arc::clone(&own);
-            std::thread::spawn(move || answer(stream, &heard));
+            std::thread::Builder::new().spawn(move || answer(stream, &heard)).unwrap();
         }
-    });
+    };
+    std::thread::Builder::new().spawn(serve).unwrap();
     Upstream { port, heard }
 }
 
