@@ -159,7 +159,7 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0502", EXECUTION_REFUSED, (3, 403), "The execution is not allowed",
         "One or more of the checks IV-01 to IV-05 found something: a tool that is on no allowlist, a text for a shell, a path that leads out, a bad variable, too much input. Nothing was run.",
         "Each violation names its check and the field. Tools are allowed in `[tools]` of actum.toml."),
-    row("A0503", APPROVAL_NEEDED, (8, 202), "A person has to agree first",
+    row("A0503", APPROVAL_NEEDED, (8, 428), "A person has to agree first",
         "The execution asks for a level (elevated, open) that waits for an approval.",
         "`actum approvals list` shows what waits; `actum approve ID` agrees, once or for a time. Then run the command again."),
     row("A0504", EXECUTION_EXISTS, (6, 409), "There was such an execution already",

@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         }
         return ExitCode::from(code);
     }
+    // Its cell is built while we find out what it is for.
+    let ahead = command::sandbox::ahead(&arguments);
     let parsed = match args::parse(&arguments) {
         Ok(parsed) => parsed,
         Err(code) => return code,
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
     #[cfg(debug_assertions)]
     stop_at_crash_point();
     let mut out = ui::Out::new(&parsed.global);
-    match command::run(parsed, &mut out) {
+    match command::run(parsed, ahead, &mut out) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => out.fail(&failure),
     }

@@ -103,8 +103,7 @@ impl Nursery {
         let group =
             if ahead && !self.groups().is_empty() { Some(self.groups().make(&group_name(turn))?) } else { None };
         let (orders, theirs) = UnixStream::pair()?;
-        let network = if isolated { sys::OWN_NETWORK } else { 0 };
-        match sys::fork(sys::OWN_NAMESPACES | network)? {
+        match sys::fork(sys::OWN_NAMESPACES)? {
             Side::Child => {
                 drop(orders);
                 init::run(&alone(theirs))

@@ -82,15 +82,36 @@ impl Drop for Spawner {
     }
 }
 
-/// Starts a program in a cell without a helper: this very process, which must have a single thread yet, makes the cell.
-/// Cheaper where one cell is all that is wanted.
+/// A cell that this very process makes, without a helper, and before it is known what for. The process must have a single
+/// thread. Cheaper where one cell is all that is wanted: while it is built, its maker can find out what is wanted of it.
+#[derive(Debug)]
+pub struct Ahead(Helper);
+
+impl Ahead {
+    /// `isolated`: with a network of its own, which is not what one that is open has.
+    pub fn make(isolated: bool) -> io::Result<Self> {
+        sys::require_single_thread()?;
+        let mut helper = Helper::new();
+        if isolated {
+            helper.ready.push(helper.nursery.make(true, false)?);
+        }
+        Ok(Self(helper))
+    }
+
+    /// Starts a program in it.
+    pub fn run(self, cell: Cell, files: Files) -> io::Result<Running> {
+        sys::require_single_thread()?;
+        let Self(mut helper) = self;
+        let (line, theirs) = UnixStream::pair()?;
+        let Files { input, output, errors } = files;
+        helper.start(cell, theirs, vec![input, output, errors]);
+        Ok(Running { line, handle: None, own: Some(helper), signals: None, is_cancelled: false })
+    }
+}
+
+/// Starts a program in a cell that this very process makes for it.
 pub fn run_alone(cell: Cell, files: Files) -> io::Result<Running> {
-    sys::require_single_thread()?;
-    let (line, theirs) = UnixStream::pair()?;
-    let mut helper = Helper::new();
-    let Files { input, output, errors } = files;
-    helper.start(cell, theirs, vec![input, output, errors]);
-    Ok(Running { line, handle: None, own: Some(helper), signals: None, is_cancelled: false })
+    Ahead::make(false)?.run(cell, files)
 }
 
 /// A program in a cell. When this is dropped, the program is ended.
@@ -205,14 +226,6 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(helper) = &mut self.own {
-            helper.end();
-        }
-    }
-}
-
 fn patience(time: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(time.subsec_nanos()) }
 }
@@ -244,7 +257,7 @@ fn serve(requests: UnixStream, ready: usize) -> ! {
     };
     let mut helper = Helper::new();
     helper.serve(&UnixStream::from(requests), &deaths, ready);
-    helper.end();
+    drop(helper);
     sys::exit(0)
 }
 
@@ -395,6 +408,12 @@ impl Helper {
         if !(self.ready.is_empty() && self.living.is_empty()) {
             self.bury(WaitOptions::empty());
         }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -25,6 +25,12 @@ pub(crate) fn unshare_groups() -> Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }
 }
 
+/// Gives this process a network with nobody in it.
+pub(crate) fn unshare_network() -> Result<()> {
+    // SAFETY: sockets that are open stay where they are; nothing else refers to the network.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+}
+
 /// Which of the two that came out of a fork we are.
 #[derive(Debug)]
 pub(crate) enum Side {
@@ -35,7 +41,6 @@ pub(crate) enum Side {
 /// Namespaces that a new process gets for itself.
 pub(crate) const OWN_NAMESPACES: u64 =
     (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64;
-pub(crate) const OWN_NETWORK: u64 = libc::CLONE_NEWNET as u64;
 pub(crate) const OWN_USERS: u64 = libc::CLONE_NEWUSER as u64;
 
 /// A process with a second thread cannot be copied: the thread would be missing, with whatever locks it held.

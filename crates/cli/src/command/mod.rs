@@ -21,6 +21,7 @@ pub(crate) mod undo;
 pub(crate) mod verify;
 
 use actum_api::error;
+use actum_sandbox::Ahead;
 use clap::CommandFactory as _;
 
 use crate::args::{Command, Parsed};
@@ -30,7 +31,7 @@ use crate::ui::Out;
 /// The exit code of a command that did what it was asked to.
 pub(crate) type Ended = Result<u8, Failure>;
 
-pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
+pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended {
     let Parsed { global, command } = parsed;
     if let Some(directory) = &global.directory {
         std::env::set_current_dir(directory)
@@ -47,7 +48,7 @@ pub(crate) fn run(parsed: Parsed, out: &mut Out) -> Ended {
         Command::Approvals(verb) => verb.run(&global, out),
         Command::Approve(approve) => approve.run(&global, out),
         Command::Deny(deny) => deny.run(&global, out),
-        Command::Sandbox(sandbox) => sandbox.run(&global, out),
+        Command::Sandbox(sandbox) => sandbox.run(&global, ahead, out),
         Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),
         Command::Contract(verb) => verb.run(out),

@@ -10,7 +10,7 @@ use actum_api::error;
 use actum_contract::execution::{
     End, Filesystem, FilesystemLevel, GRACE_MS, Host, Network, NetworkLevel, Sandbox as Limits, limit,
 };
-use actum_sandbox::{Egress, Files, Log, News, Report, Signals, run_alone};
+use actum_sandbox::{Ahead, Egress, Files, Log, News, Report, Signals};
 use clap::Args;
 use serde_json::json;
 
@@ -123,6 +123,12 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A cell for this command, if the command line looks as if one were wanted.
+pub(crate) fn ahead(arguments: &[OsString]) -> Option<Ahead> {
+    let is_wanted = arguments.get(1).is_some_and(|word| word == "sandbox") && arguments.iter().any(|word| word == "--");
+    is_wanted.then(|| Ahead::make(true).ok()).flatten()
+}
+
 /// The signal that ends a cell from outside.
 const KILLED: i32 = 9;
 
@@ -130,7 +136,7 @@ const KILLED: i32 = 9;
 const NO_SANDBOX: u8 = 125;
 
 impl Sandbox {
-    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, ahead: Option<Ahead>, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let mut config = Config::read(project.root())?.sandbox;
         config.hosts.extend(self.resolve.iter().cloned());
@@ -186,7 +192,8 @@ impl Sandbox {
         let mut egress = None;
         let signals = Signals::catch();
         let report = ours().and_then(|files| {
-            let mut running = run_alone(cell, files)?.ended_by(signals?);
+            let ahead = ahead.map_or_else(|| Ahead::make(false), Ok)?;
+            let mut running = ahead.run(cell, files)?.ended_by(signals?);
             loop {
                 match running.hear()? {
                     News::Started => was_started = true,

@@ -151,6 +151,22 @@ fn every_row_of_the_exit_table() {
     assert_eq!(end(with(shell("exit 0"), "outputs", json!({"exit_code": 3}))).1, "failure");
 }
 
+/// Two that never rest on one core take the time of one.
+#[test]
+fn a_core_is_a_core() {
+    let actum = prepared();
+    let busy = with(
+        shell("while :; do :; done & while :; do :; done"),
+        "sandbox",
+        json!({"timeout_ms": 2000, "cpu_cores": 1}),
+    );
+    let (code, result) = exec(&actum, &busy);
+    assert_eq!((code, result["status"].as_str()), (4, Some("timeout")));
+    let (used, wall) =
+        (result["evidence"]["used"]["cpu_us"].as_f64().unwrap(), result["duration_ms"].as_f64().unwrap() * 1e3);
+    assert!(used <= wall * 1.05, "{used} of {wall}");
+}
+
 #[test]
 fn violations_are_collected_and_nothing_is_run() {
     let actum = prepared();

@@ -132,6 +132,51 @@ fn what_is_granted_can_be_used_and_nothing_else_is_there() {
 }
 
 #[test]
+fn no_rights_are_left_and_none_can_be_had() {
+    for who in Who::BOTH {
+        let actum = actum();
+        own_all(actum.folder(), who);
+        let script = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; grep -cvE '[ ,]nosuid[ ,]' /proc/self/mounts; ulimit -c; \
+                      ulimit -Hn; cat /proc/self/oom_score_adj; (sh -c 'kill -SEGV $$') 2>/dev/null; ls";
+        let ended = sandbox(who, &actum, &["--write", "."], script);
+        let lines: Vec<&str> = ended.stdout.lines().collect();
+        for line in &lines[..5] {
+            assert!(line.starts_with("Cap") && line.ends_with("\t0000000000000000"), "{line}");
+        }
+        assert_eq!(lines[5..7], ["NoNewPrivs:\t1", "Seccomp:\t2"]);
+        // But for devices, which run nothing, no mount lets a program have its owner's rights.
+        let others: usize = lines[7].parse().unwrap();
+        assert!(others <= 4, "{who:?}: {}", ended.stdout);
+        assert_eq!(lines[8..11], ["0", "4096", "1000"], "{who:?}: {}", ended.stdout);
+        let left: Vec<&&str> = lines[11..].iter().filter(|name| !name.contains("actum-for-nobody")).collect();
+        assert!(left.is_empty(), "a core was dumped: {left:?}");
+    }
+}
+
+/// Names that could be mistaken for something else.
+#[test]
+fn any_name_can_be_used() {
+    let actum = actum();
+    let long = "n".repeat(255);
+    let script = format!(
+        "echo 1 > \"$(printf 'new\\nline')\"; echo 2 > \"$(printf 'bad\\377')\"; echo 3 > {long}; mkdir -p $(printf 'd/%.0s' $(seq 1500)); ls | wc -l"
+    );
+    let ended = actum.run(&["sandbox", "--write", ".", "--", "bash", "-c", &script]);
+    assert_eq!((ended.code, ended.stdout.trim()), (0, "5"), "{}", ended.stderr);
+    assert_eq!(fs::read_to_string(actum.path("new\nline")).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(actum.path(&long)).unwrap(), "3\n");
+    // And granted, denied and gone to.
+    fs::create_dir_all(actum.path("a b,c:d\\e/in\nner")).unwrap();
+    actum.file("a b,c:d\\e/in\nner/x", "deep");
+    let folder = actum.path("a b,c:d\\e").display().to_string();
+    let shown = actum.run(&["sandbox", "-C", &folder, "--", "cat", "in\nner/x"]);
+    assert_eq!(shown.stdout, "deep", "{}", shown.stderr);
+    let denied = actum.run(&["sandbox", "-C", &folder, "--deny", "in\nner", "--", "cat", "in\nner/x"]);
+    assert_ne!(denied.code, 0);
+    other("rm").args(["-rf"]).arg(actum.path("d")).status().unwrap();
+}
+
+#[test]
 fn levels_are_sets_of_paths() {
     let actum = actum();
     actum.file("actum.toml", "");
