@@ -90,9 +90,11 @@ pub(crate) fn run(orders: &UnixStream) -> ! {
     sys::exit(0)
 }
 
-/// Open files that are needed once the machine's tree is gone.
+/// A process that will be the program, waiting to be told which, and the line to it.
 struct Prepared {
-    priority: File,
+    program: Pid,
+    line: UnixStream,
+    deaths: OwnedFd,
 }
 
 /// Everything that can be done before it is known for whom.
@@ -115,7 +117,7 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     call("be tied to the helper", rustix::process::set_parent_process_death_signal(Some(Signal::KILL)))?;
     call("be looked at", set_dumpable_behavior(DumpableBehavior::Dumpable))?;
     let priority = File::options().read(true).write(true).open("/proc/self/oom_score_adj");
-    let priority = priority.map_err(failed("open /proc/self/oom_score_adj"))?;
+    let mut priority = priority.map_err(failed("open /proc/self/oom_score_adj"))?;
     call("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     call("leave the control groups", sys::unshare_groups())?;
     call("be called actum", rustix::system::sethostname(b"actum"))?;
@@ -130,7 +132,35 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     }
     root::lay_foundation()?;
     wall::bound().map_err(failed("rule out more rights"))?;
-    Ok(Prepared { priority })
+    let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(failed("wait for signals"))?;
+    let (line, theirs) = UnixStream::pair().map_err(failed("talk to the program"))?;
+    // Inherited: if memory runs out, it is never this process that has to go.
+    let mut own = Vec::new();
+    let _ = priority.read_to_end(&mut own);
+    let _ = priority.rewind().and_then(|()| priority.write_all(b"1000"));
+    let program = match sys::fork(0).map_err(failed("make a process"))? {
+        sys::Side::Child => {
+            drop(line);
+            wait_to_start(&theirs)
+        }
+        sys::Side::Parent { child, .. } => child,
+    };
+    let _ = priority.rewind().and_then(|()| priority.write_all(&own));
+    Ok(Prepared { program, line, deaths })
+}
+
+/// What the process is told that will be the program. Beside it: input, output and errors.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begin {
+    cell: Cell,
+    /// The system counts its memory, or will.
+    is_grouped: bool,
+}
+
+fn wait_to_start(init: &UnixStream) -> ! {
+    let Ok(Some((Begin { cell, is_grouped }, files))) = channel::receive::<Begin>(init) else { sys::exit(0) };
+    let Ok(files) = <[OwnedFd; 3]>::try_from(files) else { sys::exit(1) };
+    start(&cell, files, init, is_grouped)
 }
 
 /// A program under way in the cell.
@@ -167,7 +197,7 @@ enum Before {
 
 impl<'a> Life<'a> {
     fn begin(
-        mut prepared: Prepared,
+        prepared: Prepared,
         enter: Enter,
         mut files: impl Iterator<Item = OwnedFd>,
         (orders, waiting): (&UnixStream, &UnixStream),
@@ -180,7 +210,6 @@ impl<'a> Life<'a> {
             Some(count) => Some(receive_trees(orders, files.collect(), count).ok_or_else(missing)?),
             None => None,
         };
-        let [input, output, errors] = <[OwnedFd; 3]>::try_from(standard).map_err(|_| missing())?;
         let cell = &enter.cell;
         let plan = Plan {
             grants: &cell.grants,
@@ -195,28 +224,18 @@ impl<'a> Life<'a> {
             let told = channel::send(waiting, &Said::Listening, &channel::borrow(&listeners));
             told.map_err(|e| format!("cannot hand on the cell's way out: {e}"))?;
         }
-        let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(|e| format!("cannot wait for signals: {e}"))?;
-        let (ours, theirs) = UnixStream::pair().map_err(|e| format!("cannot talk to the program: {e}"))?;
-        // Inherited: if memory runs out, it is never this process that has to go.
-        let mut before = Vec::new();
-        let _ = prepared.priority.read_to_end(&mut before);
-        let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(b"1000"));
+        let Prepared { program, line, deaths } = prepared;
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
-        let program = match sys::fork(0).map_err(|e| format!("cannot make a process: {e}"))? {
-            sys::Side::Child => {
-                drop(ours);
-                start(cell, [input, output, errors], &theirs, counts_memory || enter.grouped_later)
-            }
-            sys::Side::Parent { child, .. } => child,
-        };
-        drop((theirs, input, output, errors));
-        let _ = prepared.priority.rewind().and_then(|()| prepared.priority.write_all(&before));
+        let begin = Begin { cell: cell.clone(), is_grouped: counts_memory || enter.grouped_later };
+        let passed = channel::borrow(&standard);
+        channel::send(&line, &begin, &passed).map_err(|e| format!("cannot talk to the program: {e}"))?;
+        drop(standard);
         wall::give_up(CapabilitySet::SYS_PTRACE | CapabilitySet::KILL | CapabilitySet::DAC_READ_SEARCH)
             .map_err(|e| format!("cannot give up rights: {e}"))?;
         let mut questions = None;
         let mut status = None;
-        while let Ok(Some((said, passed))) = channel::receive::<Before>(&ours) {
+        while let Ok(Some((said, passed))) = channel::receive::<Before>(&line) {
             match said {
                 Before::Walled { landlock, cores } => {
                     questions = passed.into_iter().next();
