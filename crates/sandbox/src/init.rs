@@ -158,9 +158,20 @@ struct Begin {
 }
 
 fn wait_to_start(init: &UnixStream) -> ! {
+    let bare = strip();
     let Ok(Some((Begin { cell, is_grouped }, files))) = channel::receive::<Begin>(init) else { sys::exit(0) };
     let Ok(files) = <[OwnedFd; 3]>::try_from(files) else { sys::exit(1) };
-    start(&cell, files, init, is_grouped)
+    start(&cell, files, init, is_grouped, bare)
+}
+
+/// What every program does without, whatever it is.
+fn strip() -> Built<()> {
+    let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
+    rustix::process::setsid().map_err(|e| failed("leave the terminal")(e.into()))?;
+    wall::give_up(CapabilitySet::empty()).map_err(failed("give up rights"))?;
+    rustix::thread::set_no_new_privs(true).map_err(|e| failed("rule out new rights")(e.into()))?;
+    sys::reset_signals();
+    Ok(())
 }
 
 /// A program under way in the cell.
@@ -515,8 +526,8 @@ fn note_walls(enter: &Enter, landlock: bool, cores: usize, kept: &mut Vec<Kept>)
 const NO_LANDLOCK: &str = "this kernel enforces only a part of the rules, or none";
 
 /// The program's process: puts up the last walls and becomes the program.
-fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool) -> ! {
-    match wall_in(cell, files, init, is_grouped) {
+fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool, bare: Built<()>) -> ! {
+    match bare.and_then(|()| wall_in(cell, files, init, is_grouped)) {
         Ok(()) => {
             let failed = wall::become_program(cell).raw_os_error().unwrap_or(libc::ENOEXEC);
             let _ = channel::send(init, &Before::NotStarted(failed), &[]);
@@ -530,7 +541,6 @@ fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool) 
 
 fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool) -> Built<()> {
     let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
-    rustix::process::setsid().map_err(|e| failed("leave the terminal")(e.into()))?;
     let [input, output, errors] = files;
     rustix::stdio::dup2_stdin(&input)
         .and_then(|()| rustix::stdio::dup2_stdout(&output))
@@ -540,14 +550,10 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool
     std::env::set_current_dir(&cell.folder).map_err(|e| format!("cannot enter {}: {e}", cell.folder.display()))?;
     wall::limit(cell, is_grouped).map_err(failed("set limits"))?;
     let cores = wall::stay_on(cell.limits.cores).map_err(failed("choose processors"))?;
-    wall::give_up(CapabilitySet::empty()).map_err(failed("give up rights"))?;
-    rustix::thread::set_no_new_privs(true).map_err(|e| failed("rule out new rights")(e.into()))?;
     let landlock = wall::fence(cell)?;
     if !landlock && !cell.weaker.contains(&Wall::Landlock) {
         return Err(format!("landlock: {NO_LANDLOCK}"));
     }
-    sys::reset_signals();
-    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     let listening = wall::filter(cell, is_grouped).map_err(failed("filter system calls"))?;
     let said = Before::Walled { landlock, cores };
     let passed: Vec<_> = listening.iter().map(AsFd::as_fd).collect();
