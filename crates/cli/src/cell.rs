@@ -254,8 +254,8 @@ fn hide_own(grants: &mut BTreeMap<PathBuf, Access>, deny: &mut Vec<PathBuf>, roo
 }
 
 /// How far is looked for other projects, and for sockets, in what may be read.
-const OWN_DEPTH_MAX: u32 = 3;
-const OWN_FOLDERS_MAX: u32 = 5_000;
+const OWN_DEPTH_MAX: u32 = 8;
+const OWN_FOLDERS_MAX: u32 = 20_000;
 
 /// Keys and passwords in the usual places are shown only to whom they were named.
 fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, read: &[PathBuf], write: &[PathBuf], deny: &mut Vec<PathBuf>) {

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_sandbox::Access;
@@ -57,6 +56,11 @@ const ANYWHERE: &[&str] = &[
     ".gdbinit",
     ".lldbinit",
     ".netrc",
+    ".cargo",
+    ".zed",
+    ".bash_aliases",
+    ".nvim.lua",
+    "lefthook.yml",
 ];
 
 /// Entries that are looked at in one tree. Whoever has more is told that the rest is not protected.
@@ -73,8 +77,9 @@ pub(crate) struct Seen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Was {
     file: (u64, u64),
-    /// Where it leads, if it is a link.
+    /// Where it leads, if it is a link: as it says, and what is there in the end.
     link: Option<PathBuf>,
+    end: Option<(PathBuf, (u64, u64))>,
 }
 
 fn is(name: &std::ffi::OsStr, names: &[&str]) -> bool {
@@ -111,7 +116,7 @@ impl Seen {
         let mut waiting = vec![top.to_owned()];
         let mut entries = 0;
         while let Some(folder) = waiting.pop() {
-            for entry in list(&folder) {
+            for entry in self.list(top, &folder) {
                 entries += 1;
                 if entries > ENTRIES_MAX {
                     self.is_partial = true;
@@ -139,15 +144,37 @@ impl Seen {
         }
     }
 
+    /// What is in a folder. One that was closed against us is opened: it is ours.
+    fn list(&mut self, top: &Path, folder: &Path) -> Vec<fs::DirEntry> {
+        let is_closed = || fs::symlink_metadata(folder).is_ok_and(|found| found.mode() & 0o500 != 0o500);
+        if !actum_sandbox::is_root() && is_closed() {
+            let _ = actum_sandbox::open_up(top, folder);
+        }
+        match fs::read_dir(folder) {
+            Ok(entries) => entries.flatten().collect(),
+            Err(_) => {
+                self.is_partial = true;
+                Vec::new()
+            }
+        }
+    }
+
     fn add(&mut self, path: PathBuf) {
         if let Ok(found) = fs::symlink_metadata(&path) {
-            let was = Was { file: (found.dev(), found.ino()), link: fs::read_link(&path).ok() };
-            self.paths.insert(path, was);
+            let link = fs::read_link(&path).ok();
+            let end = link.as_ref().and_then(|_| path.canonicalize().ok());
+            let end =
+                end.and_then(|end| fs::symlink_metadata(&end).ok().map(|found| (end, (found.dev(), found.ino()))));
+            self.paths.insert(path, Was { file: (found.dev(), found.ino()), link, end });
         }
     }
 
     fn add_git(&mut self, folder: &Path) {
         IN_GIT.iter().for_each(|name| self.add(folder.join(name)));
+        // A hook may be a link to something that can be written to.
+        let hooks = fs::read_dir(folder.join("hooks")).into_iter().flatten().flatten();
+        let links = hooks.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+        links.for_each(|entry| self.add(entry.path()));
     }
 
     /// What remains of the right to write in these folders.
@@ -181,18 +208,6 @@ impl Seen {
     }
 }
 
-/// What is in a folder. One that was closed against us is opened: it is ours.
-fn list(folder: &Path) -> Vec<fs::DirEntry> {
-    let entries = match fs::read_dir(folder) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
-            fs::read_dir(folder)
-        }
-        other => other,
-    };
-    entries.into_iter().flatten().flatten().collect()
-}
-
 /// A program that has its owner's rights whoever starts it. Changed in its place, it would keep them.
 fn runs_as_its_owner(entry: &fs::DirEntry) -> bool {
     entry.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o6000 != 0)
@@ -200,10 +215,12 @@ fn runs_as_its_owner(entry: &fs::DirEntry) -> bool {
 
 /// A repository without a working tree.
 fn looks_like_git(folder: &Path) -> bool {
-    ["HEAD", "objects", "refs"].iter().all(|name| folder.join(name).exists())
+    // Parts of one are enough: another folder may have the rest, and links need lead nowhere.
+    let is_there = |name: &&&str| fs::symlink_metadata(folder.join(name)).is_ok();
+    ["HEAD", "objects", "refs", "commondir"].iter().filter(is_there).count() >= 2
 }
 
-/// What was taken away, and where it is now; nothing if it could only be removed.
+/// What was taken away, and where it is now; nothing if it could not be moved, and is still where it was.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub path: PathBuf,
@@ -218,18 +235,22 @@ pub(crate) fn take_away(writable: &[PathBuf], before: &Seen, id: &str) -> (Vec<T
     for (path, is_now) in &after.paths {
         let was = before.paths.get(path);
         // A folder that has gone already took what lies in it along.
-        let is_gone = taken.iter().any(|gone| path.starts_with(&gone.path));
+        let is_gone = taken.iter().any(|gone| gone.now.is_some() && path.starts_with(&gone.path));
         if was == Some(is_now) || is_gone || fs::symlink_metadata(path).is_err() {
             continue;
         }
-        let now = put_aside(path, writable, id, taken.len());
-        if now.is_none() && remove(path).is_err() {
-            continue;
-        }
-        if let Some(link) = was.and_then(|was| was.link.as_ref()) {
+        // If the link is the same and leads to something else, that is what was put there.
+        let is_same_link =
+            was.is_some_and(|was| was.link.is_some() && was.file == is_now.file && was.link == is_now.link);
+        let place = match &is_now.end {
+            Some((end, _)) if is_same_link => end.clone(),
+            _ => path.clone(),
+        };
+        let now = put_aside(&place, writable, id, taken.len());
+        if let Some(link) = was.and_then(|was| was.link.as_ref()).filter(|_| now.is_some() && !is_same_link) {
             let _ = std::os::unix::fs::symlink(link, path);
         }
-        taken.push(Taken { path: path.clone(), now });
+        taken.push(Taken { path: place, now });
     }
     (taken, after.is_partial)
 }
@@ -237,14 +258,16 @@ pub(crate) fn take_away(writable: &[PathBuf], before: &Seen, id: &str) -> (Vec<T
 fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Option<PathBuf> {
     let top =
         writable.iter().filter(|folder| path.starts_with(folder)).max_by_key(|folder| folder.as_os_str().len())?;
-    let folder = top.join(format!(".actum-aside-{id}"));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+    // Made anew, and of a name that the program could not know.
+    let folder = actum_sandbox::make_beneath(top, &format!(".actum-aside-{id}-{number}")).ok()?;
     // Under a name that nobody looks for.
     let name = path.file_name()?.to_string_lossy().trim_start_matches('.').to_owned();
-    let place = folder.join(format!("{number}-{name}.aside"));
-    fs::rename(path, &place).ok().map(|()| place)
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+    let place = folder.join(format!("{name}.aside"));
+    match actum_sandbox::move_beneath(top, path, &place) {
+        Ok(()) => Some(place),
+        Err(_) => {
+            let _ = fs::remove_dir(&folder);
+            None
+        }
+    }
 }

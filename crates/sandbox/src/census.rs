@@ -16,7 +16,7 @@ fn processes() -> impl Iterator<Item = PathBuf> {
     entries.filter(|e| e.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit)).map(|e| e.path())
 }
 
-fn threads(process: &Path) -> impl Iterator<Item = PathBuf> {
+fn threads(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
@@ -35,33 +35,58 @@ pub(crate) fn processes_and_threads() -> Vec<(Pid, u32)> {
 /// Memory of all processes and of the folders that are memory. The exact figure costs more, so it is taken only if the
 /// cheap one, which counts shared memory several times, is above the limit.
 pub(crate) fn memory_bytes(limit: u64) -> u64 {
-    let page = rustix::param::page_size() as u64;
-    let of = |folder: &Path| -> u64 {
-        let text = fs::read_to_string(folder.join("statm")).unwrap_or_default();
-        text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * page
-    };
-    // A first thread that has ended hides the memory that the others still have.
-    let resident = |process: PathBuf| match of(&process) {
-        0 => threads(&process).map(|thread| of(&thread)).max().unwrap_or(0),
-        bytes => bytes,
-    };
-    let beside = scratch_bytes() + shared_bytes() + memory_files() + shared_mappings(limit);
-    let most = processes().map(resident).sum::<u64>() + beside;
-    if most <= limit { most } else { processes().map(|process| proportional(&process)).sum::<u64>() + beside }
+    let accounts: Vec<Account> = processes().filter_map(|process| Account::of(&process)).collect();
+    let sum = |of: fn(&Account) -> u64| accounts.iter().map(of).sum::<u64>();
+    let mut beside = scratch_bytes() + shared_bytes() + memory_files() + sum(|account| account.tables);
+    if sum(|account| account.mapped) > limit {
+        // Mapped to be shared, touched and let go: it stays, and is in nobody's account.
+        beside += shared_mappings(&accounts).saturating_sub(sum(|account| account.shared));
+    }
+    let most = sum(|account| account.resident) + beside;
+    if most <= limit { most } else { sum(Account::proportional) + beside }
 }
 
-/// Memory that was mapped to be shared, and need not be in anybody's account: once touched and let go, it stays. All of the
-/// mapping counts. Looked for only in processes that have more mapped than they may use.
-fn shared_mappings(limit: u64) -> u64 {
-    let page = rustix::param::page_size() as u64;
+/// What a process has, in bytes.
+struct Account {
+    /// Of a thread that lives: the first may have ended, and then hides what the others have.
+    folder: PathBuf,
+    resident: u64,
+    shared: u64,
+    mapped: u64,
+    /// What the system needs to keep track of it.
+    tables: u64,
+}
+
+impl Account {
+    fn of(process: &Path) -> Option<Self> {
+        let read = |folder: &Path| {
+            let text = fs::read_to_string(folder.join("status")).ok()?;
+            let of = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+                line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+            };
+            let mapped = of("VmSize:")?;
+            let known = |name: &str| of(name).unwrap_or(0);
+            let (resident, shared, tables) = (known("VmRSS:"), known("RssShmem:"), known("VmPTE:"));
+            Some(Self { folder: folder.to_owned(), resident, shared, mapped, tables })
+        };
+        read(process).or_else(|| threads(process).find_map(|thread| read(&thread)))
+    }
+
+    /// With its share of what it shares. Where that is not told, all of it.
+    fn proportional(&self) -> u64 {
+        let text = fs::read_to_string(self.folder.join("smaps_rollup")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kilobytes.map_or(self.resident, |kilobytes| kilobytes * 1024)
+    }
+}
+
+/// Memory that was mapped to be shared and has no name; all of the mapping counts.
+fn shared_mappings(accounts: &[Account]) -> u64 {
     let mut seen = BTreeMap::new();
-    for process in processes() {
-        let size = fs::read_to_string(process.join("statm")).unwrap_or_default();
-        let size = size.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * page;
-        if size <= limit {
-            continue;
-        }
-        let maps = fs::read_to_string(process.join("maps")).unwrap_or_default();
+    for account in accounts {
+        let maps = fs::read_to_string(account.folder.join("maps")).unwrap_or_default();
         for line in maps.lines().filter(|line| line.ends_with("/dev/zero (deleted)")) {
             let mut words = line.split_whitespace();
             let range = words.next().and_then(|range| range.split_once('-'));
@@ -71,24 +96,7 @@ fn shared_mappings(limit: u64) -> u64 {
             seen.insert((inode.to_owned(), offset.to_owned()), length);
         }
     }
-    // What is in the account of a process already is counted twice, for no more than the limit.
-    let mapped: u64 = seen.values().sum();
-    if mapped > limit { mapped } else { 0 }
-}
-
-/// A process's memory with its share of what it shares.
-fn proportional(process: &Path) -> u64 {
-    let mut text = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
-    if text.is_empty() {
-        // As above. Threads have no such file, and one that hides counts for all it has.
-        let page = rustix::param::page_size() as u64;
-        let most = threads(process).filter_map(|thread| fs::read_to_string(thread.join("statm")).ok());
-        let pages = most.filter_map(|text| text.split(' ').nth(1)?.parse::<u64>().ok()).max().unwrap_or(0);
-        text = format!("Pss: {} kB", pages * page / 1024);
-    }
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kilobytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
+    seen.values().sum()
 }
 
 fn scratch_bytes() -> u64 {
@@ -119,35 +127,32 @@ fn memory_files() -> u64 {
     bytes
 }
 
-/// What all processes have had written to disks, and those that were waited for. No more than a sign that it is time to
-/// look: room can be taken without writing, and be written to more than once.
-pub(crate) fn written_bytes() -> u64 {
-    let of = |process: PathBuf| -> u64 {
-        let text = fs::read_to_string(process.join("io")).unwrap_or_default();
-        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        value("write_bytes:").unwrap_or(0).saturating_sub(value("cancelled_write_bytes:").unwrap_or(0))
-    };
-    processes().map(of).sum()
-}
-
-/// Room that files take which were changed since `start`, in folders of the cell, and how many they are.
+/// Room that files take which were changed since `start`, in folders of the cell, and how many names they have. A path too
+/// long to be followed counts as too much: nobody makes one who does not want to hide.
 pub(crate) fn changed(folders: &[PathBuf], start: SystemTime) -> (u64, u64) {
     let start = start.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
     let mut seen = BTreeSet::new();
     let mut waiting: Vec<PathBuf> = folders.to_vec();
-    let mut bytes = 0;
+    let (mut bytes, mut names) = (0, 0);
     while let Some(path) = waiting.pop() {
-        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        let found = match fs::symlink_metadata(&path) {
+            Ok(found) => found,
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidFilename => return (u64::MAX, names),
+            Err(_) => continue,
+        };
         if found.is_dir() {
             waiting.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
-        if found.ctime() >= start && seen.insert((found.dev(), found.ino())) {
-            bytes += found.blocks() * 512;
+        if found.ctime() >= start {
+            names += 1;
+            if seen.insert((found.dev(), found.ino())) {
+                bytes += found.blocks() * 512;
+            }
         }
     }
     // Without a name a file takes as much room, as long as somebody has it open.
-    for process in processes() {
-        for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+    for thread in processes().flat_map(|process| threads(&process)) {
+        for entry in fs::read_dir(thread.join("fd")).into_iter().flatten().flatten() {
             let Ok(to) = fs::read_link(entry.path()) else { continue };
             let is_gone = to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
             if is_gone && folders.iter().any(|folder| to.starts_with(folder)) {
@@ -158,5 +163,5 @@ pub(crate) fn changed(folders: &[PathBuf], start: SystemTime) -> (u64, u64) {
             }
         }
     }
-    (bytes, seen.len() as u64)
+    (bytes, names)
 }

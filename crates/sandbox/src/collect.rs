@@ -1,8 +1,10 @@
 //! Files of a workspace by a path that somebody else has written: opened by the kernel beneath their root, so that nothing
 //! on the way can lead out, and only if they are plain files or folders.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
@@ -48,6 +50,53 @@ pub fn read_beneath(root: &Path, path: &Path, room: u64, may: &dyn Fn(&Path) -> 
         ));
     }
     Ok(bytes)
+}
+
+/// A folder on the way, opened by itself: no link can lead anywhere.
+fn folder_beneath(top: &Path, inner: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(top, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    if inner.as_os_str().is_empty() {
+        return Ok(top);
+    }
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(&top, inner, flags, Mode::empty(), resolve)?)
+}
+
+/// Gives the owner all rights to a folder beneath `top`. It is his, and somebody has closed it against him.
+pub fn open_up(top: &Path, folder: &Path) -> io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    let opened = folder_beneath(top, folder.strip_prefix(top).unwrap_or(folder))?;
+    // The folder that is open, whatever has its name by now.
+    let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    std::fs::set_permissions(itself, std::fs::Permissions::from_mode(0o700))
+}
+
+/// Moves something beneath `top` to another place beneath it, whatever its rights are.
+pub fn move_beneath(top: &Path, from: &Path, to: &Path) -> io::Result<()> {
+    let inner = |path: &Path| path.strip_prefix(top).map(Path::to_owned).map_err(|_| io::ErrorKind::InvalidInput);
+    let (from, to) = (inner(from)?, inner(to)?);
+    let parts = |path: &Path| -> io::Result<(OwnedFd, OsString)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        Ok((folder_beneath(top, path.parent().unwrap_or(Path::new("")))?, name))
+    };
+    let (source, name) = parts(&from)?;
+    let (target, new) = parts(&to)?;
+    let once = || rustix::fs::renameat(&source, &name, &target, &new);
+    if once().is_err() {
+        let _ = open_up(top, &top.join(from.parent().unwrap_or(Path::new(""))));
+        let _ = open_up(top, &top.join(&from));
+        once()?;
+    }
+    Ok(())
+}
+
+/// Makes a folder beneath `top` that was not there, for the owner alone.
+pub fn make_beneath(top: &Path, name: &str) -> io::Result<PathBuf> {
+    let opened = folder_beneath(top, Path::new(""))?;
+    rustix::fs::mkdirat(&opened, name, Mode::from_raw_mode(0o700))?;
+    Ok(top.join(name))
 }
 
 /// The program that a cell with this `PATH` would find, opened.

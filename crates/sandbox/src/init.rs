@@ -7,6 +7,8 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -30,10 +32,10 @@ const COUNT_EVERY: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// How often the files are looked at that were changed, and how much of the time that may take at most: one part in so many.
-const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(250);
-const LOOKING_SHARE: u32 = 20;
+const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
+const LOOKING_SHARE: u32 = 4;
 
-/// Files that a cell may make or change.
+/// Names of files that a cell may make or change.
 const FILES_MAX: u64 = 200_000;
 
 /// How long room for a thread is kept before it is looked whether it was used.
@@ -189,13 +191,46 @@ struct Life<'a> {
     /// A thread that was allowed a moment ago may not be there yet.
     room_kept_until: Instant,
     used: Used,
-    written_seen: u64,
-    /// When the files are to be looked at again.
-    look_at: Instant,
+    disk: Arc<Disk>,
     /// From the beginning: then the group has counted everything.
     was_grouped: bool,
     writable: Vec<PathBuf>,
     status: Option<Ended>,
+}
+
+/// What the files take that were changed, as far as somebody beside the first process has looked: it has to watch over
+/// other things meanwhile, and a program can make the looking long.
+#[derive(Debug, Default)]
+struct Disk {
+    bytes: AtomicU64,
+    names: AtomicU64,
+}
+
+impl Disk {
+    fn watch(folders: Vec<PathBuf>, start: SystemTime) -> Built<Arc<Self>> {
+        let disk = Arc::new(Self::default());
+        if folders.is_empty() {
+            return Ok(disk);
+        }
+        let own = Arc::clone(&disk);
+        let looking = move || {
+            let mut pause = LOOK_AT_DISK_EVERY;
+            loop {
+                std::thread::sleep(pause);
+                let began = Instant::now();
+                let (bytes, names) = census::changed(&folders, start);
+                own.bytes.store(bytes, Ordering::Relaxed);
+                own.names.store(names, Ordering::Relaxed);
+                pause = (began.elapsed() * LOOKING_SHARE).max(LOOK_AT_DISK_EVERY);
+            }
+        };
+        let started = std::thread::Builder::new().name("disk".into()).spawn(looking);
+        started.map(|_| disk).map_err(|e| format!("cannot watch over the disk: {e}"))
+    }
+
+    fn read(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.names.load(Ordering::Relaxed))
+    }
 }
 
 /// What the program's process tells before it is the program.
@@ -238,6 +273,10 @@ impl<'a> Life<'a> {
         let Prepared { program, line, deaths } = prepared;
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
+        let writable: Vec<PathBuf> =
+            cell.grants.iter().filter(|g| g.access > Access::Read).map(|g| g.path.clone()).collect();
+        // There before the program is, which is not to have its place.
+        let disk = Disk::watch(writable.clone(), started.1)?;
         let begin = Begin { cell: cell.clone(), is_grouped: counts_memory || enter.grouped_later };
         let passed = channel::borrow(&standard);
         channel::send(&line, &begin, &passed).map_err(|e| format!("cannot talk to the program: {e}"))?;
@@ -256,7 +295,6 @@ impl<'a> Life<'a> {
                 Before::NotStarted(error) => status = Some(Ended::NotStarted(error)),
             }
         }
-        let writable = cell.grants.iter().filter(|g| g.access > Access::Read).map(|g| g.path.clone()).collect();
         let life = Life {
             cell,
             orders,
@@ -269,8 +307,7 @@ impl<'a> Life<'a> {
             room: 0,
             room_kept_until: started.0,
             used: Used { processes_peak: 1, ..Used::default() },
-            written_seen: 0,
-            look_at: started.0 + LOOK_AT_DISK_EVERY,
+            disk,
             was_grouped: counts_memory,
             writable,
             status,
@@ -433,7 +470,7 @@ impl<'a> Life<'a> {
         self.room = threads;
         for (process, _) in living {
             // One that is gone needs none.
-            let _ = wall::make_room(&self.cell.limits, Some(*process), threads);
+            let _ = wall::make_room(self.cell, Some(*process), threads);
         }
     }
 
@@ -455,12 +492,11 @@ impl<'a> Life<'a> {
         }
     }
 
+    /// Looked at once more when nothing can change any more.
     fn is_disk_full(&mut self) -> bool {
-        let start = Instant::now();
-        let (bytes, files) = census::changed(&self.writable, self.started.1);
-        self.look_at = start + (start.elapsed() * LOOKING_SHARE).max(LOOK_AT_DISK_EVERY);
+        let (bytes, names) = census::changed(&self.writable, self.started.1);
         self.used.disk_bytes = self.used.disk_bytes.max(bytes);
-        bytes > self.cell.limits.disk_bytes || files > FILES_MAX
+        bytes > self.cell.limits.disk_bytes || names > FILES_MAX
     }
 
     /// What has run out, if anything has.
@@ -480,14 +516,10 @@ impl<'a> Life<'a> {
         if self.writable.is_empty() {
             return None;
         }
-        let written = census::written_bytes();
-        self.used.disk_bytes = self.used.disk_bytes.max(written);
-        // To look at all files costs something, so it is done now and then, and sooner if much was written.
-        let most = self.cell.limits.disk_bytes;
-        let is_much = written > self.written_seen + most / 4;
-        if is_much || Instant::now() >= self.look_at {
-            self.written_seen = written;
-            return self.is_disk_full().then_some(Ended::OutOfDisk);
+        let (bytes, names) = self.disk.read();
+        self.used.disk_bytes = self.used.disk_bytes.max(bytes);
+        if bytes > self.cell.limits.disk_bytes || names > FILES_MAX {
+            return Some(Ended::OutOfDisk);
         }
         None
     }

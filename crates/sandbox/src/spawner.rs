@@ -131,7 +131,7 @@ pub struct Signals(OwnedFd);
 
 impl Signals {
     pub fn catch() -> io::Result<Self> {
-        sys::signal_file(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).map(Self)
+        sys::signal_file(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]).map(Self)
     }
 }
 

@@ -39,18 +39,20 @@ fn ceiling_bytes(limit: u64) -> u64 {
 
 /// The first process, the program and its children, and all their threads.
 pub(crate) fn tasks_max(limits: &Limits) -> u32 {
-    tasks_without_threads(limits) + THREADS_MAX
+    3 + limits.children + THREADS_MAX
 }
 
-fn tasks_without_threads(limits: &Limits) -> u32 {
-    2 + limits.children
+/// The first process, and its thread that looks at the disk if there is something to look at; the program; its children.
+fn tasks_without_threads(cell: &Cell) -> u32 {
+    let is_watched = cell.grants.iter().any(|grant| grant.access > Access::Read);
+    2 + u32::from(is_watched) + cell.limits.children
 }
 
 /// Makes room for so many threads beside the processes that there may be, for one process. The kernel counts both
 /// together, within the cell's own users, so exactly for this cell; processes beyond that cannot be made.
-pub(crate) fn make_room(limits: &Limits, process: Option<Pid>, threads: u32) -> rustix::io::Result<()> {
-    let most = u64::from(tasks_max(limits));
-    let now = u64::from(tasks_without_threads(limits) + threads).min(most);
+pub(crate) fn make_room(cell: &Cell, process: Option<Pid>, threads: u32) -> rustix::io::Result<()> {
+    let most = u64::from(tasks_max(&cell.limits));
+    let now = u64::from(tasks_without_threads(cell) + threads).min(most);
     rustix::process::prlimit(process, Resource::Nproc, Rlimit { current: Some(now), maximum: Some(most) }).map(drop)
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn limit(cell: &Cell, counts_memory: bool) -> io::Result<()> {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
     };
     // Without forks all room is for threads.
-    make_room(&cell.limits, None, if cell.limits.fork { 0 } else { THREADS_MAX })?;
+    make_room(cell, None, if cell.limits.fork { 0 } else { THREADS_MAX })?;
     set(Resource::Core, 0)?;
     set(Resource::Memlock, LOCKED_BYTES_MAX)?;
     set(Resource::Msgqueue, QUEUE_BYTES_MAX)?;

@@ -158,7 +158,8 @@ impl Run<'_> {
         // Last of all, so that an agreement for once is not used up by something that does not run.
         self.approve(&paths).map_err(&here)?;
         self.note_cell(&planned.cell, &planned.rules);
-        let shown = Shown { grants: planned.cell.grants.clone(), deny: planned.cell.deny.clone() };
+        let redactor = redactor_of(&inputs);
+        let shown = Shown { redactor, grants: planned.cell.grants.clone(), deny: planned.cell.deny.clone() };
         let done = self.execute(planned, &inputs, signals).map_err(&here)?;
         let result = self.result(done, &paths, &shown);
         let code = match result["status"].as_str() {
@@ -309,8 +310,7 @@ impl Run<'_> {
 
     fn execute(&mut self, planned: Planned, inputs: &CheckedInputs, signals: Signals) -> Result<Done, Failure> {
         let Planned { cell, rules, writable, seen } = planned;
-        let secrets = inputs.environment.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.as_str());
-        let redactor = Redactor::new(secrets);
+        let redactor = redactor_of(inputs);
         let failed = |e: std::io::Error| cell::not_built(&e.to_string());
         let mut streams =
             [Kept::new(&self.folder.join("stdout"), &redactor)?, Kept::new(&self.folder.join("stderr"), &redactor)?];
@@ -337,7 +337,7 @@ impl Run<'_> {
         let duration = started.elapsed();
         let log = egress.map(Egress::end).unwrap_or_default();
         drop(spawner);
-        let (taken, is_partial) = protect::take_away(&writable, &seen, &self.id);
+        let (taken, is_partial) = protect::take_away(&writable, &seen, &new_id());
         let [output, errors] = streams.map(Kept::finish);
         Ok(Done { watched, log, duration, texts: [output, errors], taken, is_partial: is_partial || seen.is_partial })
     }
@@ -458,7 +458,6 @@ impl Run<'_> {
         problems: &mut Vec<String>,
     ) -> Vec<Value> {
         let root = self.project.root().canonicalize().unwrap_or_default();
-        let redactor = Redactor::default();
         let mut left = room;
         let mut found = Vec::new();
         for (at, (name, artifact)) in named.into_iter().enumerate() {
@@ -466,9 +465,10 @@ impl Run<'_> {
             let taken = read_beneath(&root, &path, left, &|real| shown.allows(real)).and_then(|bytes| {
                 let place = self.folder.join(into);
                 fs::create_dir_all(&place)?;
-                // Text is kept without secrets; its digest is that of the file as it was.
-                let is_text = std::str::from_utf8(&bytes).is_ok();
-                let kept = if is_text { redactor.redact(&bytes).0 } else { bytes.clone() };
+                // Kept without secrets, by their looks only in what is no machine's; its digest is that of the file as it was.
+                let is_text = !bytes.iter().take(8 << 10).any(|b| *b == 0);
+                let kept =
+                    if is_text { shown.redactor.redact(&bytes).0 } else { shown.redactor.redact_values(&bytes).0 };
                 fs::write(place.join(at.to_string()), &kept)?;
                 Ok(bytes)
             });
@@ -494,6 +494,7 @@ impl Run<'_> {
 
 /// What the program could see.
 struct Shown {
+    redactor: Redactor,
     grants: Vec<Grant>,
     deny: Vec<PathBuf>,
 }
@@ -580,6 +581,12 @@ fn shown(captured: &Captured, text: &[u8]) -> String {
         _ => text.len(),
     };
     String::from_utf8_lossy(&text[..end]).into_owned()
+}
+
+/// What the program was given and nobody else is to see.
+fn redactor_of(inputs: &CheckedInputs) -> Redactor {
+    let secret = inputs.environment.iter().filter(|(name, _)| is_secret(name));
+    Redactor::new(secret.map(|(_, value)| value.as_str()))
 }
 
 /// By its name.

@@ -246,10 +246,8 @@ fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) {
     }
     let (taken, is_partial) = protect::take_away(writable, seen, &new_id());
     for one in &taken {
-        let now = one
-            .now
-            .as_ref()
-            .map_or("and could only be removed".to_owned(), |now| format!("and is now {}", now.display()));
+        let now =
+            one.now.as_ref().map_or("AND COULD NOT BE MOVED".to_owned(), |now| format!("and is now {}", now.display()));
         out.warn(&format!("{} was made by the command, is obeyed by other programs, {now}", one.path.display()));
     }
     if !taken.is_empty() {

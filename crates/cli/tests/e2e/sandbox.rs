@@ -306,7 +306,7 @@ fn memory_is_limited_for_all_processes_together() {
     for who in Who::BOTH {
         let actum = actum();
         own_all(actum.folder(), who);
-        let one = ["-c", "x = bytearray(1 << 30); print(len(x))"];
+        let one = "x = bytearray(1 << 30); print(len(x))";
         let many = "import os, time\nfor i in range(8):\n  if os.fork() == 0:\n    x = bytearray(40 << 20); time.sleep(20)\ntime.sleep(20)";
         let files = "import os, time\nfds = []\nfor i in range(300):\n  f = os.memfd_create('x'); os.write(f, b'x' * (1 << 20)); fds.append(f)\ntime.sleep(5)";
         let scratch = "import time\nopen('/dev/shm/x', 'wb').write(b'x' * (200 << 20)); time.sleep(5)";
@@ -316,14 +316,15 @@ fn memory_is_limited_for_all_processes_together() {
         let behind = "import threading, ctypes, time\ndef go():\n  time.sleep(0.2); x = bytearray(1 << 30); time.sleep(5)\nthreading.Thread(target=go).start(); ctypes.CDLL(None).syscall(60, 0)";
         let early = "import time\na = bytearray(60 << 20); time.sleep(0.3); b = bytearray(60 << 20); time.sleep(5)";
         let dying = "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nend = time.time() + 0.1\nwhile time.time() < end:\n  try:\n    if os.fork() == 0: os._exit(0)\n  except OSError: pass\nx = bytearray(1 << 30); time.sleep(5)";
+        let kids = "import mmap, os, time\nfor i in range(8):\n  if os.fork() == 0:\n    m = mmap.mmap(-1, 50 << 20)\n    for j in range(0, 50 << 20, 4096): m[j] = 1\n    m.madvise(mmap.MADV_DONTNEED, 0, 50 << 20); time.sleep(20)\ntime.sleep(20)";
+        let tables = "import mmap, time\nm = mmap.mmap(-1, 200 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)\nfor i in range(0, 200 << 30, 2 << 20): m[i]\ntime.sleep(5)";
         // Where nobody counts files of memory, there are none.
         if who == Who::Root && is_root() {
             let ended = who.run(&actum, &["sandbox", "--memory-mb", "100", "--", "/usr/bin/python3", "-c", files]);
             assert_eq!(ended.code, 137, "{}", ended.stderr);
         }
-        for program in
-            [&one, &["-c", many], &["-c", shared], &["-c", let_go], &["-c", behind], &["-c", early], &["-c", dying]]
-        {
+        for text in [one, many, shared, let_go, behind, early, dying, kids, tables] {
+            let program = ["-c", text];
             let arguments = [&["sandbox", "--memory-mb", "100", "--", "/usr/bin/python3"], &program[..]].concat();
             let ended = who.run(&actum, &arguments);
             assert_eq!(ended.code, 137, "{who:?} {program:?}: {}", ended.stderr);
@@ -396,6 +397,7 @@ fn the_disk_is_limited() {
             "for i in $(seq 60); do fallocate -l 8M g$i; done; sleep 2",
             "mkdir h; chmod 300 h; for i in $(seq 60); do head -c 5000000 /dev/zero > h/$i; done; sleep 2",
             "exec python3 -c 'import os, time\nfs = []\nfor i in range(60):\n  f = open(\"u\", \"wb\"); f.write(b\"x\" * 5000000); f.flush(); os.unlink(\"u\"); fs.append(f)\ntime.sleep(3)'",
+            "p=.; for i in $(seq 30); do p=$(printf 'n%.0s' $(seq 250)); mkdir $p && cd $p || exit 9; done; head -c 30000000 /dev/zero > x; sleep 2",
         ] {
             assert_eq!(sandbox(who, &actum, &flags, detour).code, 153, "{who:?}: {detour}");
         }

@@ -160,10 +160,24 @@ fn nothing_obeyed_is_left_by_detours() {
         actum.file("real/t", "mine");
         std::os::unix::fs::symlink("real/t", actum.path(".envrc")).unwrap();
         std::os::unix::fs::symlink("real", actum.path(".vscode")).unwrap();
+        fs::create_dir_all(actum.path("scripts")).unwrap();
+        fs::create_dir_all(actum.path("hooked/.git/hooks")).unwrap();
+        actum.file("scripts/pc", "mine");
+        for (link, to) in [
+            ("step", "real/t"),
+            (".mcp.json", "step"),
+            ("CLAUDE.md", "notthere"),
+            ("hooked/.git/hooks/pre-commit", "../../../scripts/pc"),
+        ] {
+            std::os::unix::fs::symlink(to, actum.path(link)).unwrap();
+        }
         own_all(actum.folder(), who);
         own_all(outside.path(), who);
         let script = format!(
-            "mv sub old; mkdir -p sub/.git/hooks && echo evil > sub/.git/hooks/x; mv sub2 old2; mkdir sub2 && echo evil > sub2/.envrc;              rm .envrc; echo evil > .envrc; rm .vscode; mkdir .vscode; echo evil > .vscode/tasks.json; echo evil > real/t;              mkdir -p fake/objects fake/refs; touch fake/HEAD; mkdir -p fake/.git/hooks; echo evil > fake/.git/hooks/x; echo evil > fake/config;              mkdir -p target/.git/hooks node_modules; echo evil > target/.git/hooks/x; echo evil > node_modules/.envrc;              mkdir hid; echo evil > hid/.envrc; chmod 311 hid; touch HEAD; mkdir objects refs; echo evil > config;              mv sub3 old3; mkdir sub3; ln -s {} sub3/.git; true",
+            "mv sub old; mkdir -p sub/.git/hooks && echo evil > sub/.git/hooks/x; mv sub2 old2; mkdir sub2 && echo evil > sub2/.envrc;              rm .envrc; echo evil > .envrc; rm .vscode; mkdir .vscode; echo evil > .vscode/tasks.json; echo evil > real/t;              mkdir -p fake/objects fake/refs; touch fake/HEAD; mkdir -p fake/.git/hooks; echo evil > fake/.git/hooks/x; echo evil > fake/config;              mkdir -p target/.git/hooks node_modules; echo evil > target/.git/hooks/x; echo evil > node_modules/.envrc;              mkdir hid; echo evil > hid/.envrc; chmod 311 hid; touch HEAD; mkdir objects refs; echo evil > config;              mv sub3 old3; mkdir sub3; ln -s {} sub3/.git; \
+             mkdir shut; echo evil > shut/.envrc; chmod 555 shut; mkdir blind; echo evil > blind/.envrc; chmod 600 blind; \
+             mkdir -p z/objects z/refs; ln -s nowhere z/HEAD; echo evil > z/config; mkdir -p x y/objects y/refs; ln -s ../y x/commondir; \
+             touch x/HEAD; echo evil > y/config; rm step; echo evil > step; echo evil > notthere; echo evil > scripts/pc; true",
             outside.path().display()
         );
         let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", &script]);
@@ -176,12 +190,36 @@ fn nothing_obeyed_is_left_by_detours() {
             .collect();
         assert_eq!(evil, [""; 0], "{}: {names:#?}", who.word());
         let read = |name: &str| fs::read_to_string(actum.path(name)).unwrap_or_default();
-        assert_eq!([read("sub/.git/config"), read("sub2/.envrc"), read("real/t")], ["mine"; 3], "{}", who.word());
+        let kept = ["sub/.git/config", "sub2/.envrc", "real/t", "scripts/pc", "hooked/.git/hooks/pre-commit"].map(read);
+        assert_eq!(kept, ["mine"; 5], "{}", who.word());
         assert_eq!(fs::read_link(actum.path(".envrc")).unwrap(), Path::new("real/t"), "what was there is there again");
         assert_eq!(read(".vscode/t"), "mine");
         assert_eq!(fs::read_to_string(outside.join("config")).unwrap(), "theirs", "outside nothing is touched");
         assert!(outside.join("hooks").exists());
     }
+}
+
+/// What was put aside does not go where the program would like it to.
+#[test]
+fn what_is_put_aside_stays_where_it_was_granted() {
+    let actum = actum();
+    let outside = Folder::new();
+    actum.file("actum.toml", "[tools.sh]\ncommands = [\"sh\"]\narguments = \"any\"\n");
+    let script = format!(
+        "for i in 0 1 2; do ln -s {} .actum-aside-run-1-$i; done; ln -s {} .actum-aside-run-1; echo evil > .envrc",
+        outside.path().display(),
+        outside.path().display()
+    );
+    let contract = serde_json::json!({
+        "execution_id": "run-1", "tool_id": "sh", "inputs": {"command": "sh", "arguments": ["-c", script]},
+        "sandbox": {"filesystem": {"level": "standard"}},
+    });
+    let result = actum.run_with(&["exec", "--json", "-"], contract.to_string().as_bytes()).json();
+    assert_eq!(result["status"], "success", "{result}");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    let now = result["evidence"]["put_aside"][0]["now"].as_str().unwrap();
+    assert_eq!(fs::read_to_string(now).unwrap(), "evil\n");
+    assert!(!actum.path(".envrc").exists());
 }
 
 /// Where the machine's mounts are shared with each other, a cell's are not.

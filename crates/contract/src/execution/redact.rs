@@ -51,13 +51,16 @@ impl Redactor {
         Self { values }
     }
 
+    /// The bytes without the values it was told of, and how many there were.
+    pub fn redact_values(&self, bytes: &[u8]) -> (Vec<u8>, u64) {
+        let mut count = 0;
+        let clean = self.values.iter().fold(bytes.to_vec(), |bytes, value| replace(&bytes, value, &mut count));
+        (clean, count)
+    }
+
     /// The text without secrets, and how many there were.
     pub fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
-        let mut count = 0;
-        let mut text = text.to_vec();
-        for value in &self.values {
-            text = replace(&text, value, &mut count);
-        }
+        let (mut text, mut count) = self.redact_values(text);
         for look in LOOKS.iter() {
             if look.is_match(&text) {
                 count += look.find_iter(&text).count() as u64;

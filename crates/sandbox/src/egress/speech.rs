@@ -55,6 +55,16 @@ const BETWEEN_NEIGHBOURS: &[&str] =
     &["connection", "keep-alive", "proxy-connection", "proxy-authorization", "upgrade", "te", "trailer"];
 
 pub(super) fn listen(beginning: &[u8]) -> Speech {
+    match hear(beginning) {
+        // Whoever takes so long to say something hides it.
+        Speech::More if beginning.len() >= BEGINNING_BYTES_MAX => Speech::Broken,
+        // Servers read generously; what they would take for a request is not let through as something else.
+        Speech::Other if beginning.windows(5).any(|w| w.eq_ignore_ascii_case(b"HTTP/")) => Speech::Broken,
+        speech => speech,
+    }
+}
+
+fn hear(beginning: &[u8]) -> Speech {
     if beginning.is_empty() {
         return Speech::More;
     }
@@ -133,7 +143,7 @@ fn greeting(message: &[u8]) -> Speech {
 /// Host and rest of a target that names its host, as one to a proxy does. In any other, whatever it contains is a path.
 pub(super) fn absolute(target: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = target.split_once("://")?;
-    if !scheme.bytes().all(|b| b.is_ascii_alphabetic()) {
+    if !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || [b'+', b'-', b'.'].contains(&b)) {
         return None;
     }
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -284,6 +294,16 @@ mod tests {
         assert_eq!(listen(b"SSH-2.0-x\r\n"), Speech::Other);
         assert_eq!(listen(b"EHLO me\r\n"), Speech::Other);
         assert_eq!(request("\r\nPROPFIND / HTTP/1.1\r\nHost: a.test\r\n\r\n").hosts, ["a.test"]);
+        for odd in [
+            "GET  / HTTP/1.1\r\n\r\n",
+            "GET\t/ HTTP/1.1\r\n\r\n",
+            " GET / HTTP/1.1\r\n",
+            "GET1 / HTTP/1.1\r\n",
+            "PRI * HTTP/2.0\r\n\r\n",
+        ] {
+            assert_eq!(listen(odd.as_bytes()), Speech::Broken, "{odd:?}");
+        }
+        assert_eq!(absolute("h-t+p://evil.test/"), Some(("evil.test", "/")));
         let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(200));
         assert_eq!(listen(many.as_bytes()), Speech::Broken);
         let signed = request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n\r\n");
