@@ -239,7 +239,7 @@ fn hide_own(grants: &mut BTreeMap<PathBuf, Access>, deny: &mut Vec<PathBuf>, roo
             if depth < OWN_DEPTH_MAX && seen < OWN_FOLDERS_MAX && !folder.starts_with("/usr") {
                 for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                     let Ok(kind) = entry.file_type() else { continue };
-                    if kind.is_dir() {
+                    if kind.is_dir() && !is_store(&entry.file_name()) {
                         waiting.push((entry.path(), depth + 1));
                     } else if std::os::unix::fs::FileTypeExt::is_socket(&kind) {
                         // Somebody outside answers there; to read a folder is not to talk to him.
@@ -255,7 +255,12 @@ fn hide_own(grants: &mut BTreeMap<PathBuf, Access>, deny: &mut Vec<PathBuf>, roo
 
 /// How far is looked for other projects, and for sockets, in what may be read.
 const OWN_DEPTH_MAX: u32 = 8;
-const OWN_FOLDERS_MAX: u32 = 20_000;
+const OWN_FOLDERS_MAX: u32 = 5_000;
+
+/// Folders that other programs fill, with very many in them.
+fn is_store(name: &std::ffi::OsStr) -> bool {
+    [".git", "node_modules", "target", ".venv"].iter().any(|store| name == *store)
+}
 
 /// Keys and passwords in the usual places are shown only to whom they were named.
 fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, read: &[PathBuf], write: &[PathBuf], deny: &mut Vec<PathBuf>) {

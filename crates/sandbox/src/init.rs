@@ -95,6 +95,7 @@ pub(crate) fn run(orders: &UnixStream) -> ! {
 /// A process that will be the program, waiting to be told which, and the line to it.
 struct Prepared {
     program: Pid,
+    isolated: bool,
     line: UnixStream,
     deaths: OwnedFd,
 }
@@ -127,28 +128,26 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     for (name, most) in [("max_inotify_instances", "64"), ("max_inotify_watches", "16384")] {
         let _ = std::fs::write(format!("/proc/sys/user/{name}"), most);
     }
-    if go == [ISOLATED] {
-        // Here and not when we were made: it takes longer than everything else there, and our maker has other things to do.
-        call("leave the network", sys::unshare_network())?;
-        sys::bring_loopback_up().map_err(failed("bring the cell's own network up"))?;
-    }
-    root::lay_foundation()?;
     wall::bound().map_err(failed("rule out more rights"))?;
     let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(failed("wait for signals"))?;
     let (line, theirs) = UnixStream::pair().map_err(failed("talk to the program"))?;
     // Inherited: if memory runs out, it is never this process that has to go.
+    let isolated = go == [ISOLATED];
     let mut own = Vec::new();
     let _ = priority.read_to_end(&mut own);
     let _ = priority.rewind().and_then(|()| priority.write_all(b"1000"));
     let program = match sys::fork(0).map_err(failed("make a process"))? {
         sys::Side::Child => {
             drop(line);
-            wait_to_start(&theirs)
+            wait_to_start(&theirs, isolated)
         }
         sys::Side::Parent { child, .. } => child,
     };
+    drop(theirs);
     let _ = priority.rewind().and_then(|()| priority.write_all(&own));
-    Ok(Prepared { program, line, deaths })
+    // Meanwhile the other makes itself a network, which takes as long as this.
+    root::lay_foundation()?;
+    Ok(Prepared { program, line, deaths, isolated })
 }
 
 /// What the process is told that will be the program. Beside it: input, output and errors.
@@ -159,16 +158,22 @@ struct Begin {
     is_grouped: bool,
 }
 
-fn wait_to_start(init: &UnixStream) -> ! {
-    let bare = strip();
+fn wait_to_start(init: &UnixStream, isolated: bool) -> ! {
+    let bare = strip(isolated);
+    let network: Vec<File> = File::open("/proc/self/ns/net").into_iter().collect();
+    let _ = channel::send(init, &Before::Bare(bare.err()), &channel::borrow(&network));
     let Ok(Some((Begin { cell, is_grouped }, files))) = channel::receive::<Begin>(init) else { sys::exit(0) };
     let Ok(files) = <[OwnedFd; 3]>::try_from(files) else { sys::exit(1) };
-    start(&cell, files, init, is_grouped, bare)
+    start(&cell, files, init, is_grouped)
 }
 
 /// What every program does without, whatever it is.
-fn strip() -> Built<()> {
+fn strip(isolated: bool) -> Built<()> {
     let failed = |doing: &'static str| move |e: io::Error| format!("cannot {doing}: {e}");
+    if isolated {
+        sys::unshare_network().map_err(|e| failed("leave the network")(e.into()))?;
+        sys::bring_loopback_up().map_err(failed("bring the cell's own network up"))?;
+    }
     rustix::process::setsid().map_err(|e| failed("leave the terminal")(e.into()))?;
     wall::give_up(CapabilitySet::empty()).map_err(failed("give up rights"))?;
     rustix::thread::set_no_new_privs(true).map_err(|e| failed("rule out new rights")(e.into()))?;
@@ -236,7 +241,12 @@ impl Disk {
 /// What the program's process tells before it is the program.
 #[derive(Debug, Serialize, Deserialize)]
 enum Before {
-    Walled { landlock: bool, cores: usize },
+    /// It waits to be told what to become; or why it cannot. Its network is beside it.
+    Bare(Option<String>),
+    Walled {
+        landlock: bool,
+        cores: usize,
+    },
     NotWalled(String),
     NotStarted(i32),
 }
@@ -256,6 +266,19 @@ impl<'a> Life<'a> {
             Some(count) => Some(receive_trees(orders, files.collect(), count).ok_or_else(missing)?),
             None => None,
         };
+        let Prepared { program, line, deaths, isolated } = prepared;
+        let network = match channel::receive::<Before>(&line) {
+            Ok(Some((Before::Bare(None), network))) => network.into_iter().next(),
+            Ok(Some((Before::Bare(Some(why)), _))) => return Err(why),
+            _ => return Err("the program's process is gone".to_owned()),
+        };
+        if isolated {
+            // Into the same network: its listeners are made here.
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            let network = network.ok_or_else(missing)?;
+            rustix::thread::move_into_link_name_space(network.as_fd(), Some(kind))
+                .map_err(|e| format!("cannot enter the cell's network: {e}"))?;
+        }
         let cell = &enter.cell;
         let plan = Plan {
             grants: &cell.grants,
@@ -270,7 +293,6 @@ impl<'a> Life<'a> {
             let told = channel::send(waiting, &Said::Listening, &channel::borrow(&listeners));
             told.map_err(|e| format!("cannot hand on the cell's way out: {e}"))?;
         }
-        let Prepared { program, line, deaths } = prepared;
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
         let writable: Vec<PathBuf> =
@@ -291,6 +313,7 @@ impl<'a> Life<'a> {
                     questions = passed.into_iter().next();
                     note_walls(&enter, landlock, cores, kept);
                 }
+                Before::Bare(_) => {}
                 Before::NotWalled(why) => return Err(why),
                 Before::NotStarted(error) => status = Some(Ended::NotStarted(error)),
             }
@@ -558,8 +581,8 @@ fn note_walls(enter: &Enter, landlock: bool, cores: usize, kept: &mut Vec<Kept>)
 const NO_LANDLOCK: &str = "this kernel enforces only a part of the rules, or none";
 
 /// The program's process: puts up the last walls and becomes the program.
-fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool, bare: Built<()>) -> ! {
-    match bare.and_then(|()| wall_in(cell, files, init, is_grouped)) {
+fn start(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool) -> ! {
+    match wall_in(cell, files, init, is_grouped) {
         Ok(()) => {
             let failed = wall::become_program(cell).raw_os_error().unwrap_or(libc::ENOEXEC);
             let _ = channel::send(init, &Before::NotStarted(failed), &[]);

@@ -119,21 +119,18 @@ fn write(name: &str, text: &str) -> Built<()> {
     fs::write(name, text).map_err(told("write", name))
 }
 
-/// A file of the cell's own settings, kept once more where no grant can cover it.
-fn write_own(name: &str, text: &str) -> Built<()> {
-    write(&format!("{OWN}/{name}"), text)?;
-    write(&format!("etc/{name}"), text)
-}
-
 /// Everything that is the same for every cell. Afterwards this process stands in the new root.
 pub(crate) fn lay_foundation() -> Built<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     call("leave the mounts of", "/", mount_change("/", private))?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
-    call("mount", SITE, mount("actum", SITE, "tmpfs", plain, Some(c"size=4m,nr_inodes=8k,mode=755")))?;
+    // Of the size that most want for what is temporary, which lies in it as well.
+    let options = format!("size={USUAL_BYTES},nr_inodes=64k,mode=755");
+    let options = std::ffi::CString::new(options).map_err(|e| e.to_string())?;
+    call("mount", SITE, mount("actum", SITE, "tmpfs", plain, Some(options.as_c_str())))?;
     std::env::set_current_dir(SITE).map_err(told("enter", SITE))?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    for name in ["etc", "dev", "dev/pts", "dev/shm", "proc", "tmp", "home", &HOME[1..], DENIED, OWN] {
+    for name in ["etc", "dev", "dev/pts", "dev/shm", "proc", "tmp", "home", &HOME[1..], DENIED] {
         fs::create_dir(name).map_err(told("make", name))?;
     }
     for name in SYSTEM {
@@ -146,13 +143,13 @@ pub(crate) fn lay_foundation() -> Built<()> {
     sys::set_mount(whole.as_fd(), READ_ONLY | HARMLESS, None, true).map_err(told("protect", "/usr"))?;
     // But for the root itself, which is not finished yet.
     sys::unset_mount(whole.as_fd(), READ_ONLY).map_err(told("open", "/"))?;
-    write_own(
-        "passwd",
+    write(
+        "etc/passwd",
         "root:x:0:0:root:/root:/usr/sbin/nologin\nactum:x:1000:1000:actum:/home/actum:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     )?;
-    write_own("group", "root:x:0:\nactum:x:1000:\nnogroup:x:65534:\n")?;
+    write("etc/group", "root:x:0:\nactum:x:1000:\nnogroup:x:65534:\n")?;
     write("etc/hostname", "actum\n")?;
-    write_own("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    write("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")?;
     names(&Network::Off)?;
     devices()?;
     denied()?;
@@ -237,6 +234,10 @@ pub(crate) fn finish(plan: Plan<'_>) -> Built<()> {
             taken.collect::<Built<Vec<_>>>()?
         }
     };
+    let covers_names = plan.grants.iter().any(|grant| grant.path == Path::new("/etc"));
+    if covers_names {
+        keep_names()?;
+    }
     for (grant, tree) in plan.grants.iter().zip(&trees) {
         let allowed = match grant.access {
             Access::Look | Access::Read => READ_ONLY | HARMLESS,
@@ -247,7 +248,7 @@ pub(crate) fn finish(plan: Plan<'_>) -> Built<()> {
         make_place(at, is_folder(tree))?;
         put(tree.as_fd(), at)?;
     }
-    if plan.grants.iter().any(|grant| grant.path == Path::new("/etc")) {
+    if covers_names {
         own_names()?;
     }
     for path in plan.deny {
@@ -272,7 +273,7 @@ fn within(path: &Path) -> &Path {
     if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
 }
 
-/// Of the size that most want.
+/// What most want to be able to write there.
 const USUAL_BYTES: u64 = 512 << 20;
 
 fn resize_scratch(bytes: u64) -> Built<()> {
@@ -284,20 +285,16 @@ fn resize_scratch(bytes: u64) -> Built<()> {
     call("resize", "/tmp", rustix::mount::mount_remount("tmp", plain, options.as_c_str()))
 }
 
+/// Folders that can be written to, in a root that cannot.
 fn scratch() -> Built<()> {
     fs::create_dir(SCRATCH).map_err(told("make", SCRATCH))?;
-    let options =
-        std::ffi::CString::new(format!("size={USUAL_BYTES},nr_inodes=64k,mode=755")).map_err(|e| e.to_string())?;
-    let plain = MountFlags::NOSUID | MountFlags::NODEV;
-    call("mount", SCRATCH, mount("actum", SCRATCH, "tmpfs", plain, Some(options.as_c_str())))?;
     for (name, at, mode) in [("tmp", "tmp", 0o1777), ("home", &HOME[1..], 0o700), ("shm", "dev/shm", 0o1777)] {
         let part = Path::new(SCRATCH).join(name);
         fs::create_dir(&part).map_err(told("make", &part))?;
         fs::set_permissions(&part, fs::Permissions::from_mode(mode)).map_err(told("open", &part))?;
         call("mount", at, rustix::mount::mount_bind(&part, at))?;
     }
-    call("close", SCRATCH, unmount(SCRATCH, UnmountFlags::DETACH))?;
-    fs::remove_dir(SCRATCH).map_err(told("remove", SCRATCH))
+    Ok(())
 }
 
 /// Who is called what.
@@ -306,12 +303,21 @@ fn names(network: &Network) -> Built<()> {
         // Where the machine asks; often a link into a folder that the cell does not have.
         for name in ["resolv.conf", "hosts"] {
             let text = fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
-            write_own(name, &text)?;
+            write(&format!("etc/{name}"), &text)?;
         }
         return Ok(());
     }
-    write_own("hosts", "127.0.0.1 localhost actum\n::1 localhost\n")?;
-    write_own("resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+    write("etc/hosts", "127.0.0.1 localhost actum\n::1 localhost\n")?;
+    write("etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+}
+
+/// Puts the cell's own settings where no grant can cover them.
+fn keep_names() -> Built<()> {
+    fs::create_dir(OWN).map_err(told("make", OWN))?;
+    for name in OWN_NAMES {
+        fs::copy(Path::new("etc").join(name), Path::new(OWN).join(name)).map_err(told("copy", name))?;
+    }
+    Ok(())
 }
 
 /// Where the machine's own settings were granted: in a cell, users and hosts are still the cell's.
