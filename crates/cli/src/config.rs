@@ -61,7 +61,7 @@ impl Config {
         }
         let document = Document::read(&path)?;
         let value = document.value()?;
-        let mut reader = Reader { document: &document, flaws: Vec::new() };
+        let mut reader = Reader::default();
         let config = reader.config(&value);
         match reader.flaws.first() {
             None => Ok(config),
@@ -79,15 +79,14 @@ impl Config {
     }
 }
 
-struct Reader<'d> {
-    document: &'d Document,
+#[derive(Default)]
+struct Reader {
     /// The key, for its place, and what is wrong.
     flaws: Vec<(String, String)>,
 }
 
-impl Reader<'_> {
+impl Reader {
     fn bad(&mut self, key: &str, at: &str, value: &Value, expected: &str) {
-        let _ = self.document;
         let text: String = value.to_string().chars().take(80).collect();
         self.flaws.push((key.to_owned(), format!("{at}{key} is {text}, expected {expected}")));
     }
@@ -130,11 +129,11 @@ impl Reader<'_> {
             match key.as_str() {
                 "weaker" => {
                     for word in self.texts(value, key, at) {
-                        match Wall::named(&word) {
+                        match Wall::named(&word).filter(|wall| Wall::MAY_BE_MISSING.contains(wall)) {
                             Some(wall) => config.weaker.push(wall),
                             None => {
-                                let walls = Wall::ALL.map(Wall::word).join(", ");
-                                self.bad(key, at, &json!(word), &format!("walls: {walls}"));
+                                let walls = Wall::MAY_BE_MISSING.map(Wall::word).join(" or ");
+                                self.bad(key, at, &json!(word), &walls);
                             }
                         }
                     }
@@ -223,7 +222,7 @@ pub(crate) fn schema() -> Value {
     let texts = json!({"type": "array", "items": {"type": "string"}});
     let object = |properties: Value| json!({"type": "object", "properties": properties, "additionalProperties": false});
     let sandbox = json!({
-        "weaker": {"type": "array", "items": {"enum": Wall::ALL.map(Wall::word)}, "default": [],
+        "weaker": {"type": "array", "items": {"enum": Wall::MAY_BE_MISSING.map(Wall::word)}, "default": [],
             "description": "walls that may be missing; the evidence names those that were"},
         "registries": {"type": "array", "items": {"type": "string"}, "default": [],
             "description": "hosts of the network level registry"},

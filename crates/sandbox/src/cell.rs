@@ -113,6 +113,9 @@ impl Wall {
     pub const ALL: [Self; 7] =
         [Self::Landlock, Self::Seccomp, Self::Memory, Self::Processes, Self::Cores, Self::Disk, Self::Owners];
 
+    /// Some machines do not have these. All others stand everywhere, or there is no cell.
+    pub const MAY_BE_MISSING: [Self; 2] = [Self::Landlock, Self::Owners];
+
     pub const fn word(self) -> &'static str {
         match self {
             Self::Landlock => "landlock",
