@@ -344,3 +344,28 @@ fn close() -> Built<()> {
     call("leave", "/", unmount(".", UnmountFlags::DETACH))?;
     std::env::set_current_dir("/").map_err(told("enter", "/"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path was looked at, and a part of it has become a link since: it is not followed.
+    #[test]
+    fn no_tree_is_taken_through_a_link() {
+        let folder = std::env::temp_dir().canonicalize().unwrap().join(format!("actum-tree-{}", std::process::id()));
+        fs::create_dir_all(folder.join("real/inner")).unwrap();
+        symlink("real", folder.join("link")).unwrap();
+        for path in ["link", "link/inner", "real/../link/inner"] {
+            let refused = tree(&folder.join(path)).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ELOOP), "{path}");
+        }
+        let refused = tree(Path::new("/proc/self/root/tmp")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
+        // Without a link it is taken, by whom the kernel lets.
+        match tree(&folder.join("real/inner")) {
+            Ok(_) => assert!(rustix::process::geteuid().is_root()),
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EPERM)),
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
