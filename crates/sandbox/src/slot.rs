@@ -201,9 +201,9 @@ impl Nursery {
             let shown = |e: io::Error| format!("cannot show {}: {e}", grant.path.display());
             let tree = root::tree(&grant.path).map_err(shown)?;
             let owner = File::from(tree.try_clone().map_err(shown)?).metadata().map_err(shown)?;
+            // Before anything else: what is mounted on it is not to be seen on the machine, nor the other way round.
+            sys::set_mount(tree.as_fd(), 0, None, true).map_err(shown)?;
             if grant.access == Access::Look {
-                // Private so far by nobody's doing.
-                sys::set_mount(tree.as_fd(), 0, None, true).map_err(shown)?;
                 trees.push(tree);
                 continue;
             }

@@ -11,8 +11,8 @@ use actum_contract::canon;
 use actum_contract::digest::{Blake3, Digest};
 use actum_contract::execution::{
     ARTIFACTS_BYTES_MAX, CheckedInputs, End, Execution, Facts, FilesystemLevel, GRACE_MS, Interpretation, Item,
-    OUTPUT_FILES_BYTES_MAX, Redactor, STDERR_BYTES_MAX, STDOUT_BYTES_MAX, State, Tool, Violation, check, checklist,
-    read,
+    NetworkLevel, OUTPUT_FILES_BYTES_MAX, Redactor, STDERR_BYTES_MAX, STDOUT_BYTES_MAX, State, Tool, Violation, check,
+    checklist, read,
 };
 use actum_sandbox::{
     Captured, Cell, Egress, Grant, Identity, Log, Pipes, Report, Room, Rules, Signals, Spawner, Stream, Watched,
@@ -304,7 +304,9 @@ impl Run<'_> {
             "filesystem".into(),
             json!({"level": sandbox.filesystem.level.word(), "grants": grants, "deny": deny}),
         );
-        details.insert("network".into(), json!({"level": sandbox.network.level.word(), "allow": hosts}));
+        let is_logged = sandbox.network.level != NetworkLevel::Open;
+        let network = json!({"level": sandbox.network.level.word(), "allow": hosts, "logged": is_logged});
+        details.insert("network".into(), network);
         details.insert("environment".into(), json!(names));
     }
 

@@ -243,6 +243,35 @@ fn mounts_do_not_spread() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "s\nchanged\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// An overlay cannot show its files as somebody else's. That is refused, or said; and its mounts do not spread either.
+#[test]
+fn a_wall_that_is_missing_is_refused_or_said() {
+    if !super::sandbox::is_root() {
+        return;
+    }
+    let actum = actum();
+    let (binary, folder) = (env!("CARGO_BIN_EXE_actum"), actum.folder().display().to_string());
+    let script = format!(
+        "set -e; mount -t tmpfs none {folder}; cd {folder}; mkdir l u w m; echo x > l/a; echo e > l/.envrc; \
+         mount -t overlay o -o lowerdir=l,upperdir=u,workdir=w m; mount --make-shared m; cd m; \
+         printf '[tools.t]\ncommands = [\"cat\"]\n' > actum.toml; \
+         echo '{{\"tool_id\": \"t\", \"inputs\": {{\"command\": \"cat\", \"arguments\": [\"a\"]}}}}' > c.json; \
+         before=$(wc -l < /proc/self/mountinfo); \
+         {binary} sandbox --write . -- cat a || echo refused $?; {binary} exec c.json --json || true; echo; \
+         printf '[sandbox]\nweaker = [\"owners\"]\n' >> actum.toml; \
+         {binary} sandbox --write . -- cat a; {binary} exec c.json --json; echo; test $(wc -l < /proc/self/mountinfo) = $before; echo end"
+    );
+    let output = actum_testkit::program::other("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<&str> = stdout.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!((lines[0], lines[2], lines[4]), ("refused 125", "x", "end"), "{stdout}{stderr}");
+    let [refused, weaker] = [1, 3].map(|at| serde_json::from_str::<serde_json::Value>(lines[at]).unwrap());
+    assert_eq!((&refused["status"], &refused["error"]["code"]), (&"unavailable".into(), &"SANDBOX_UNAVAILABLE".into()));
+    assert_eq!((&weaker["status"], &weaker["stdout"]), (&"success".into(), &"x\n".into()));
+    let walls = weaker["evidence"]["walls"].as_array().unwrap();
+    assert!(walls.iter().any(|wall| wall["wall"] == "owners" && wall["weaker"] == true), "{walls:?}");
+}
+
 /// Keys in their usual places, and what this program keeps for itself in folders below.
 #[test]
 fn keys_are_not_shown_because_one_stands_at_home() {
