@@ -69,6 +69,7 @@ pub const SANDBOX_UNAVAILABLE: &str = "SANDBOX_UNAVAILABLE";
 pub const EXECUTION_REFUSED: &str = "EXECUTION_REFUSED";
 pub const APPROVAL_NEEDED: &str = "APPROVAL_NEEDED";
 pub const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
+pub const EXECUTION_INTERRUPTED: &str = "EXECUTION_INTERRUPTED";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -165,6 +166,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0504", EXECUTION_EXISTS, (6, 409), "There was such an execution already",
         "The contract names an execution id that has been used. An id stands for one execution.",
         "Leave `execution_id` out, or choose another. `actum logs ID` shows what the earlier one did."),
+    row("A0505", EXECUTION_INTERRUPTED, (1, 500), "An execution was ended from outside",
+        "Somebody killed the cell or Actum while the program ran. What it had put out is kept; what it had changed stays changed.",
+        "`actum logs ID` shows what it had put out. Look at the folders it may write to, and run it again."),
 ];
 
 #[cfg(test)]
@@ -208,6 +212,7 @@ mod tests {
             EXECUTION_REFUSED,
             APPROVAL_NEEDED,
             EXECUTION_EXISTS,
+            EXECUTION_INTERRUPTED,
             STORE_UNAVAILABLE,
             STORE_UNUSABLE,
             STORE_DAMAGED,

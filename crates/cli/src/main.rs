@@ -6,6 +6,7 @@ mod cell;
 mod command;
 mod config;
 mod document;
+mod execution;
 mod failure;
 mod key;
 mod project;

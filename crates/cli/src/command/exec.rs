@@ -28,6 +28,7 @@ use crate::args::Global;
 use crate::cell::{self, Planned, Wanted};
 use crate::config::Config;
 use crate::document::Document;
+use crate::execution::{self, Claim};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::{self, Taken};
@@ -41,16 +42,6 @@ use crate::workspace::{self, LOCAL_TENANT, new_id};
 pub(crate) struct Exec {
     /// The contract: YAML or JSON; `-` reads JSON from stdin
     file: PathBuf,
-}
-
-/// Where an execution's things are kept.
-pub(crate) fn folder_of(project: &Project, id: &str) -> Result<PathBuf, Failure> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
-    if id.is_empty() || id.len() > 128 || !id.chars().all(legal) || id.starts_with(['.', '-']) {
-        let message = format!("{id:?} is no name of an execution");
-        return Err(Failure::new(error::INPUT, message).hint("letters, digits, dots, lines: at most 128"));
-    }
-    Ok(project.folder()?.join("executions").join(id))
 }
 
 /// What is known of an execution so far.
@@ -96,33 +87,32 @@ impl Exec {
         let project = Project::find(global)?;
         let document = Document::read(&self.file)?;
         let value = document.value()?;
-        let execution = read(&value).map_err(|bad| flawed(&bad, &document))?;
+        let contract = read(&value).map_err(|bad| flawed(&bad, &document))?;
         let config = Config::read(project.root())?;
-        let id = execution.execution_id.clone().unwrap_or_else(new_id);
-        let folder = folder_of(&project, &id)?;
+        let id = contract.execution_id.clone().unwrap_or_else(new_id);
+        execution::folder_of(&project, &id)?;
         // Before there are threads, which would get them instead.
         let signals = Signals::catch().map_err(|e| cell::not_built(&e.to_string()))?;
         // The ledger is reached before anything is done: what cannot be recorded is not done.
         let ledger = workspace::Ledger::open(&project, out)?;
-        let held = claim(&folder, &id)?;
-        let mut evidence = Evidence { items: checklist(), details: serde_json::Map::new() };
+        execution::settle(&project, &ledger)?;
         let text = canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
-        evidence.details.insert("contract_sha256".into(), Digest::sha256(&text).to_hex().into());
-        evidence.passed("Evidence capture initialized", folder.display().to_string());
-        let run = Run { id, folder, project: &project, execution, config, evidence, agreed: agreed_on(&value) };
+        let digest = Digest::sha256(&text).to_hex();
+        let claim = Claim::take(&project, &id, &json!({"tool_id": contract.tool_id, "contract_sha256": digest}))?;
+        let mut evidence = Evidence { items: checklist(), details: serde_json::Map::new() };
+        evidence.details.insert("contract_sha256".into(), digest.into());
+        evidence.passed("Evidence capture initialized", claim.folder.display().to_string());
+        let folder = claim.folder.clone();
+        let agreed = agreed_on(&value);
+        let run = Run { id, folder, project: &project, execution: contract, config, evidence, agreed };
         let (result, code) = match run.go(signals, out) {
             Ok(done) => done,
-            Err((failure, folder)) => {
-                // Nothing was run, so the id is free again.
-                let _ = fs::remove_dir_all(folder);
+            Err(failure) => {
+                claim.give_back();
                 return Err(failure);
             }
         };
-        let bytes = serde_json::to_vec_pretty(&result).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))?;
-        let at = folder_of(&project, result["execution_id"].as_str().unwrap_or_default())?;
-        keep(&at.join("result.json"), &bytes)?;
-        drop(held);
-        ledger.record_execution(&result, Digest::blake3(&bytes))?;
+        claim.finish(&result, &ledger)?;
         out.result(&result, || summary(&result));
         Ok(code)
     }
@@ -141,9 +131,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// The result, and the exit code that says so.
-    fn go(mut self, signals: Signals, out: &mut Out) -> Result<(Value, u8), (Failure, PathBuf)> {
-        let folder = self.folder.clone();
-        let here = |failure: Failure| (failure, folder.clone());
+    fn go(mut self, signals: Signals, out: &mut Out) -> Result<(Value, u8), Failure> {
         let root = self.project.root().canonicalize().unwrap_or_else(|_| self.project.root().to_owned());
         let tool = self.config.tools.get(&self.execution.tool_id).cloned();
         let (paths, facts) = resolve(&self.execution, &root);
@@ -153,14 +141,14 @@ impl Run<'_> {
             return Ok((self.refused(&violations), 3));
         }
         let Some((paths, tool)) = paths.zip(tool) else { return Ok((self.refused(&violations), 3)) };
-        let mut planned = self.plan(&inputs, &paths, &root).map_err(&here)?;
-        self.pin(&mut planned.cell, &tool).map_err(&here)?;
+        let mut planned = self.plan(&inputs, &paths, &root)?;
+        self.pin(&mut planned.cell, &tool)?;
         // Last of all, so that an agreement for once is not used up by something that does not run.
-        self.approve(&paths).map_err(&here)?;
+        self.approve(&paths)?;
         self.note_cell(&planned.cell, &planned.rules);
         let redactor = redactor_of(&inputs);
         let shown = Shown { redactor, grants: planned.cell.grants.clone(), deny: planned.cell.deny.clone() };
-        let done = self.execute(planned, &inputs, signals).map_err(&here)?;
+        let done = self.execute(planned, &inputs, signals)?;
         let result = self.result(done, &paths, &shown);
         let code = match result["status"].as_str() {
             Some("success") => 0,
@@ -346,6 +334,7 @@ impl Run<'_> {
 
     fn result(&mut self, done: Done, paths: &Paths, shown_paths: &Shown) -> Value {
         let Done { watched, log, duration, texts, taken, is_partial } = done;
+        let interrupted = watched.as_ref().err().map(ToString::to_string);
         let Watched { report, output, errors } = watched.unwrap_or_else(lost);
         self.evidence.details.insert("protection_is_partial".into(), is_partial.into());
         let end = cell::end_of(&report.ended);
@@ -367,13 +356,17 @@ impl Run<'_> {
         }
         let expected = self.execution.outputs.exit_code.unwrap_or(0);
         let status = match end {
+            None if interrupted.is_some() => "interrupted",
             None => "unavailable",
             Some(End::Exited(code)) if code == expected && problems.is_empty() => "success",
             Some(End::Exited(_)) => "failure",
             Some(end) => end.status(),
         };
         let interpretation = end.map_or_else(
-            || Interpretation { meaning: "There was no sandbox".into(), action: "See `actum doctor`".into() },
+            || match &interrupted {
+                Some(_) => Interpretation { meaning: "Ended from outside".into(), action: "Run it again".into() },
+                None => Interpretation { meaning: "There was no sandbox".into(), action: "See `actum doctor`".into() },
+            },
             End::interpretation,
         );
         let detail = (!problems.is_empty()).then(|| problems.join("; "));
@@ -395,6 +388,7 @@ impl Run<'_> {
             "truncated": output.is_cut() || errors.is_cut(), "output_files": files, "artifacts": artifacts,
             "duration_ms": u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), "problems": problems,
             "error": match &report.ended {
+                _ if interrupted.is_some() => json!({"code": error::EXECUTION_INTERRUPTED, "message": interrupted}),
                 actum_sandbox::Ended::NotBuilt(why) => json!({"code": error::SANDBOX_UNAVAILABLE, "message": why}),
                 _ => Value::Null,
             },
@@ -607,35 +601,6 @@ fn hash(file: &mut File) -> std::io::Result<Digest> {
             length => hash.update(&piece[..length]),
         }
     }
-}
-
-/// Takes the id. As long as the file is held, the execution is under way.
-fn claim(folder: &Path, id: &str) -> Result<File, Failure> {
-    let above = folder.parent().unwrap_or(folder);
-    fs::create_dir_all(above)
-        .map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", above.display())))?;
-    match fs::create_dir(folder) {
-        Ok(()) => {
-            let held = File::create(folder.join("lock")).and_then(|file| file.lock().map(|()| file));
-            held.map_err(|e| Failure::new(error::FILE, format!("cannot hold {}: {e}", folder.display())))
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            Err(Failure::new(error::EXECUTION_EXISTS, format!("there was an execution {id} already")))
-        }
-        Err(e) => Err(Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display()))),
-    }
-}
-
-/// Written whole or not at all.
-fn keep(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let write = || -> std::io::Result<()> {
-        let beside = path.with_extension("tmp");
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
 }
 
 fn flawed(bad: &actum_contract::execution::BadExecution, document: &Document) -> Failure {

@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Logs {
     pub(crate) fn run(self, global: &Global, _out: &mut Out) -> Ended {
-        let folder = super::exec::folder_of(&Project::find(global)?, &self.id)?;
+        let folder = crate::execution::folder_of(&Project::find(global)?, &self.id)?;
         if !folder.is_dir() {
             let failure = Failure::new(error::NOT_FOUND, format!("there is no execution {:?}", self.id));
             return Err(failure.hint("`actum exec` prints the id of each execution"));
@@ -38,7 +38,7 @@ impl Logs {
         let mut errors = Tail::new(folder.join("stderr"));
         loop {
             // Looked at first: what was written before the end is read after it.
-            let is_over = !self.follow || !is_under_way(&folder);
+            let is_over = !self.follow || !crate::execution::is_under_way(&folder);
             let more = output.copy(&mut std::io::stdout()) | errors.copy(&mut std::io::stderr());
             if is_over && !more {
                 return Ok(0);
@@ -48,11 +48,6 @@ impl Logs {
             }
         }
     }
-}
-
-/// Whether somebody holds it: whoever was killed holds nothing.
-fn is_under_way(folder: &std::path::Path) -> bool {
-    File::open(folder.join("lock")).is_ok_and(|file| file.try_lock_shared().is_err())
 }
 
 struct Tail {

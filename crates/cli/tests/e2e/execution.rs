@@ -532,6 +532,39 @@ fn an_execution_that_was_killed_leaves_nothing_that_runs() {
     assert_eq!(actum.run(&["logs", "EX"]).stdout, "here\n");
     assert_eq!(exec(&actum, &shell("echo next")).1["stdout"], "next\n");
     assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
+    // And whoever came next has recorded what became of it.
+    assert_eq!(recorded(&actum, "EX"), ["interrupted"]);
+}
+
+/// What the ledger says of an execution.
+fn recorded(actum: &Program, id: &str) -> Vec<String> {
+    let entries = actum.run(&["ledger", "list", "--json"]).json();
+    let entries = entries["entries"].as_array().unwrap().clone();
+    let ours = entries.iter().filter(|entry| entry["payload"]["executionId"] == id);
+    ours.map(|entry| entry["payload"]["status"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Killed at every place where something is written: once it has run it is in the ledger once, whatever happened.
+#[test]
+fn an_execution_killed_anywhere_is_recorded_once() {
+    for (place, expected) in
+        [("execution.claimed", "interrupted"), ("execution.kept", "success"), ("execution.recorded", "success")]
+    {
+        let actum = prepared();
+        let contract = with(shell("echo here"), "execution_id", json!("EX")).to_string();
+        let file = actum.file("c.json", contract).display().to_string();
+        let mut running = actum.start(&["exec", "--json", &file], &[("ACTUM_CRASH_AT", place)]);
+        assert_eq!(running.error_line().as_deref(), Some(format!("crash point {place}").as_str()));
+        running.kill();
+        for _ in 0..2 {
+            assert_eq!(exec(&actum, &shell("echo next")).1["stdout"], "next\n");
+            assert_eq!(recorded(&actum, "EX"), [expected], "{place}");
+        }
+        let again = actum.run(&["exec", "--json", &file]);
+        assert_eq!(again.code, 6, "{place}: {}", again.stderr);
+        assert_eq!(fs::read_dir(actum.path(".actum/executions-unrecorded")).unwrap().count(), 0);
+        assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
+    }
 }
 
 #[test]
