@@ -1,7 +1,7 @@
 //! Files of a workspace by a path that somebody else has written: opened by the kernel beneath their root, so that nothing
 //! on the way can lead out, and only if they are plain files or folders.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
@@ -99,21 +99,28 @@ pub fn make_beneath(top: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(top.join(name))
 }
 
-/// The program that a cell with this `PATH` would find, opened.
-pub fn find_program(name: &str, path: &str, folder: &Path) -> io::Result<(PathBuf, File)> {
-    let candidates: Vec<PathBuf> = if name.contains('/') {
-        vec![folder.join(name)]
-    } else {
-        std::env::split_paths(path).map(|folder| folder.join(name)).collect()
-    };
-    for candidate in candidates {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        if let Ok(opened) = openat2(CWD, &candidate, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
-            let file = File::from(opened);
-            if file.metadata()?.is_file() && rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok() {
-                return Ok((candidate, file));
+/// The file that is run under a name, as a shell looks for it: in the folders of `path`, or from `folder` if the name has a
+/// slash in it. Asked on the machine and once more in the cell, which sees the same paths.
+pub(crate) fn look_up(name: &OsStr, path: &OsStr, folder: &Path) -> io::Result<PathBuf> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return Ok(folder.join(name));
+    }
+    let mut error = io::Error::from_raw_os_error(libc::ENOENT);
+    for candidate in std::env::split_paths(path).map(|place| Path::new("/").join(place).join(name)) {
+        if candidate.is_file() {
+            match rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK) {
+                Ok(()) => return Ok(candidate),
+                Err(e) => error = e.into(),
             }
         }
     }
-    Err(io::ErrorKind::NotFound.into())
+    Err(error)
+}
+
+/// The program that a cell with this `PATH` would find, opened.
+pub fn find_program(name: &OsStr, path: &OsStr, folder: &Path) -> io::Result<(PathBuf, File)> {
+    let place = look_up(name, path, folder)?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(openat2(CWD, &place, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?);
+    if file.metadata()?.is_file() { Ok((place, file)) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }

@@ -131,8 +131,8 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     wall::bound().map_err(failed("rule out more rights"))?;
     let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(failed("wait for signals"))?;
     let (line, theirs) = UnixStream::pair().map_err(failed("talk to the program"))?;
-    // Inherited: if memory runs out, it is never this process that has to go.
     let isolated = go == [ISOLATED];
+    // Inherited: if memory runs out, it is never this process that has to go.
     let mut own = Vec::new();
     let _ = priority.read_to_end(&mut own);
     let _ = priority.rewind().and_then(|()| priority.write_all(b"1000"));

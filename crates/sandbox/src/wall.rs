@@ -17,6 +17,7 @@ use rustix::process::{Pid, Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet};
 
 use crate::cell::{Access, Cell, Identity, Limits};
+use crate::collect::look_up;
 use crate::root::HOME;
 use crate::seccomp::{self, Forks};
 use crate::sys;
@@ -204,22 +205,8 @@ pub(crate) fn become_program(cell: &Cell) -> io::Error {
     }
 }
 
-/// As a shell looks for it.
 fn find(cell: &Cell) -> io::Result<PathBuf> {
     let name = cell.program.first().ok_or(io::ErrorKind::InvalidInput)?;
-    if name.as_bytes().contains(&b'/') {
-        return Ok(PathBuf::from(name));
-    }
     let path = cell.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
-    let mut error = io::Error::from_raw_os_error(libc::ENOENT);
-    for folder in std::env::split_paths(path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"))) {
-        let candidate = Path::new("/").join(folder).join(name);
-        if candidate.is_file() {
-            match rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK) {
-                Ok(()) => return Ok(candidate),
-                Err(e) => error = e.into(),
-            }
-        }
-    }
-    Err(error)
+    look_up(name, path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin")), &cell.folder)
 }

@@ -5,6 +5,7 @@
 mod append;
 mod canon;
 mod latency;
+#[expect(dead_code, reason = "shared with benchmarks that need more of it")]
 #[path = "../shared/measure.rs"]
 mod measure;
 

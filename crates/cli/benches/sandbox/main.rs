@@ -11,13 +11,12 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::time::Instant;
 
 use actum_sandbox::{Access, Cell, Ended, Files, Grant, Limits, Network, News, Spawner};
 use actum_testkit::folder::Folder;
 use actum_testkit::program::other;
 
-use measure::{median, print, spread, verdict};
+use measure::{median, milliseconds, print, spread, verdict};
 
 const ROUNDS: usize = 300;
 const WORK_ROUNDS: usize = 15;
@@ -89,12 +88,6 @@ fn run(spawner: &Spawner, cell: Cell) {
             return;
         }
     }
-}
-
-fn milliseconds(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_secs_f64() * 1e3
 }
 
 fn program(name: &str, arguments: &[&str], folder: &Path) {

@@ -25,6 +25,13 @@ fn cpu_time() -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
+/// How long some work takes.
+pub(crate) fn milliseconds(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64() * 1e3
+}
+
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<_> = values.collect();
     all.sort_by(f64::total_cmp);

@@ -11,7 +11,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
 
 use actum_sandbox::{Layers, View};
 use actum_store::blob::Folder as Blobs;
@@ -19,7 +18,7 @@ use actum_testkit::folder::Folder;
 use actum_testkit::program::other;
 use actum_workspace::{Mode, NewStage, Rules, Stage, Workspace};
 
-use measure::{median, print, spread, verdict};
+use measure::{median, milliseconds, print, spread, verdict};
 
 /// Number of files, mean bytes of each, bar for an unchanged freeze.
 const TREES: [(usize, usize, f64); 2] = [(10_000, 20_000, 0.4), (100_000, 10_000, 0.65)];
@@ -52,12 +51,6 @@ fn main() -> ExitCode {
 struct Tree {
     root: PathBuf,
     files: usize,
-}
-
-fn milliseconds(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_secs_f64() * 1e3
 }
 
 fn run(program: &str, arguments: &[&str], folder: &Path) {

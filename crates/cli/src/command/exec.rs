@@ -238,8 +238,9 @@ impl Run<'_> {
     /// The very program that is run is the one whose content is on record.
     fn pin(&mut self, cell: &mut Cell, tool: &Tool) -> Result<(), Failure> {
         let path = cell.environment.iter().find(|(name, _)| name == "PATH");
-        let path = path.map(|(_, value)| value.to_string_lossy().into_owned()).unwrap_or_default();
-        let found = find_program(&self.execution.inputs.command, &path, &cell.folder).and_then(|(place, mut file)| {
+        let path = path.map(|(_, value)| value.clone()).unwrap_or_default();
+        let name = self.execution.inputs.command.as_ref();
+        let found = find_program(name, &path, &cell.folder).and_then(|(place, mut file)| {
             let identity = Identity::of(&file.metadata()?);
             Ok((place, identity, hash(&mut file)?))
         });

@@ -536,6 +536,27 @@ fn an_execution_that_was_killed_leaves_nothing_that_runs() {
     assert_eq!(recorded(&actum, "EX"), ["interrupted"]);
 }
 
+/// The helper that made the cell is killed, and with it the cell: the program has run, and that is said.
+#[test]
+fn an_execution_whose_cell_is_killed_is_told_as_interrupted() {
+    let actum = prepared();
+    let contract = with(shell("echo here; sleep 778"), "execution_id", json!("EX")).to_string();
+    let file = actum.file("c.json", contract).display().to_string();
+    let running = actum.start(&["exec", "--json", &file], &[]);
+    while !fs::read_to_string(actum.path(".actum/executions/EX/stdout")).is_ok_and(|text| text == "here\n") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let threads = fs::read_dir(format!("/proc/{}/task", running.id())).unwrap().flatten();
+    let helpers: String = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap()).collect();
+    let killed = actum_testkit::program::other("kill").arg("-9").args(helpers.split_whitespace()).status().unwrap();
+    assert!(killed.success());
+    let (code, lines, errors) = running.finish();
+    let result: Value = serde_json::from_str(&lines.join("\n")).unwrap_or_else(|e| panic!("{e} {errors:?}"));
+    assert_eq!((code, &result["status"], &result["stdout"]), (1, &json!("interrupted"), &json!("here\n")), "{result}");
+    assert_eq!(result["error"]["code"], "EXECUTION_INTERRUPTED");
+    assert_eq!(recorded(&actum, "EX"), ["interrupted"]);
+}
+
 /// What the ledger says of an execution.
 fn recorded(actum: &Program, id: &str) -> Vec<String> {
     let entries = actum.run(&["ledger", "list", "--json"]).json();
