@@ -101,7 +101,7 @@ fn short(text: &str) -> String {
 }
 
 /// Edits between two names, for suggestions.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
         let mut diagonal = last[0];

@@ -734,6 +734,9 @@ fn summary(result: &Value) -> String {
         let word = |key: &str| violation[key].as_str().unwrap_or_default();
         lines.push(format!("{}: {} {}", word("check"), word("field"), word("message")));
     }
+    if result["status"] == "refused" {
+        lines.push(format!("nothing was run. {}.", result["interpretation"]["action"].as_str().unwrap_or_default()));
+    }
     for problem in result["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         lines.push(format!("problem: {problem}"));
     }

@@ -241,7 +241,13 @@ fn arguments(execution: &Execution, tool: Option<&Tool>, say: Say<'_>) {
         if argument.contains('\0') {
             say("IV-02", &field, "contains a NUL character".to_owned());
         } else if let Some(c) = argument.chars().find(|c| SHELL.contains(c)).filter(|_| interprets && !approved) {
-            say("IV-02", &field, format!("contains {c:?}, and {name} takes text for a program"));
+            say(
+                "IV-02",
+                &field,
+                format!(
+                    "contains {c:?}, and {name} takes text for a program; the tool's `arguments = \"any\"` allows that"
+                ),
+            );
         }
     }
     if inputs.command.is_empty() || inputs.command.contains('\0') {

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::bad::distance;
+
 use super::{
     Artifact, Execution, Expected, Filesystem, FilesystemLevel, Host, Inputs, LIMITS, Network, NetworkLevel, Outputs,
     Sandbox, limit,
@@ -16,11 +18,23 @@ pub struct BadExecution {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
-#[error("{field} is {value}, expected {expected}")]
+#[error("{}", self.text())]
 pub struct Flaw {
     pub field: String,
     pub value: String,
     pub expected: String,
+}
+
+const NO_SUCH_FIELD: &str = "no such field";
+
+impl Flaw {
+    fn text(&self) -> String {
+        let Self { field, value, expected } = self;
+        match expected.strip_prefix(NO_SUCH_FIELD) {
+            Some(advice) => format!("{field} is no field of a contract{advice}"),
+            None => format!("{field} is {value}, expected {expected}"),
+        }
+    }
 }
 
 /// Lists and texts of a contract; more than this is no tool call.
@@ -36,6 +50,8 @@ pub fn read(document: &Value) -> Result<Execution, BadExecution> {
 /// An object of the document whose fields are taken out one by one; what is left over was unknown.
 struct Part<'f> {
     fields: Map<String, Value>,
+    /// What was asked for so far, and so may stand here.
+    known: Vec<String>,
     at: String,
     flaws: &'f mut Vec<Flaw>,
 }
@@ -51,7 +67,7 @@ impl<'f> Part<'f> {
                 Map::new()
             }
         };
-        Self { fields, at: at.to_owned(), flaws }
+        Self { fields, known: Vec::new(), at: at.to_owned(), flaws }
     }
 
     fn name(&self, field: &str) -> String {
@@ -60,6 +76,7 @@ impl<'f> Part<'f> {
 
     /// A field that may be missing or null.
     fn take(&mut self, field: &str) -> Option<Value> {
+        self.known.push(field.to_owned());
         self.fields.remove(field).filter(|value| !value.is_null())
     }
 
@@ -140,10 +157,12 @@ impl<'f> Part<'f> {
         hosts
     }
 
-    fn finish(self) {
-        for (field, value) in &self.fields {
-            let name = if self.at.is_empty() { field.clone() } else { format!("{}.{field}", self.at) };
-            self.flaws.push(flaw(&name, value, "no such field"));
+    fn finish(&mut self) {
+        for (field, value) in std::mem::take(&mut self.fields) {
+            let nearest = self.known.iter().min_by_key(|known| distance(&field, known));
+            let near = nearest.filter(|known| field.len() <= 80 && distance(&field, known) <= 1 + known.len() / 4);
+            let advice = near.map(|known| format!("; did you mean {known}?")).unwrap_or_default();
+            self.bad(&field, &value, &format!("{NO_SUCH_FIELD}{advice}"));
         }
     }
 }
@@ -171,9 +190,7 @@ fn execution(part: &mut Part<'_>) -> Execution {
             Map::new()
         }
     };
-    let at = part.at.clone();
-    let rest = Part { fields: std::mem::take(&mut part.fields), at, flaws: part.flaws };
-    rest.finish();
+    part.finish();
     Execution { execution_id, tool_id, adapter_id, inputs, sandbox, outputs, metadata }
 }
 
@@ -435,6 +452,15 @@ mod tests {
             ]
         );
         assert_eq!(fields(json!([])), ["the document", "tool_id", "inputs.command"]);
+    }
+
+    #[test]
+    fn a_field_that_is_none_is_told_with_the_one_that_is_near() {
+        let text = |document: Value| read(&document).unwrap_err().to_string();
+        let near = json!({"tool_id": "T", "inputs": {"command": "x"}, "sandbox": {"netwrok": {}}});
+        assert_eq!(text(near), "sandbox.netwrok is no field of a contract; did you mean network?");
+        let far = json!({"tool_id": "T", "inputs": {"command": "x"}, "colour": 1});
+        assert_eq!(text(far), "colour is no field of a contract");
     }
 
     #[test]
