@@ -14,10 +14,12 @@ pub mod execution;
 pub mod id;
 pub mod limit;
 pub mod metadata;
+mod part;
 pub mod policy;
 pub mod resolve;
 pub mod schema;
 pub mod version;
+pub mod work;
 
 pub use bad::{BadConfig, BadField};
 pub use change::{Change, FieldDiff, Intent, diff};

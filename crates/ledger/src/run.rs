@@ -25,15 +25,8 @@ pub enum RunState {
 }
 
 impl RunState {
-    pub const ALL: [Self; 7] = [
-        Self::Blocked,
-        Self::Planned,
-        Self::Queued,
-        Self::Running,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Cancelled,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Blocked, Self::Planned, Self::Queued, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
 
     pub const fn word(self) -> &'static str {
         match self {

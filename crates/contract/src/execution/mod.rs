@@ -14,13 +14,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+pub use crate::part::Flaw;
 pub use check::{Facts, Inputs as CheckedInputs, Tool, Violation, check, is_dangerous};
 pub use evidence::{Item, Phase, State, checklist};
 pub use exit::{End, Interpretation};
 pub use host::{AddressKind, BadHost, Host, Verdict, allows, kind_of};
 pub use level::{FilesystemLevel, NetworkLevel};
 pub use limit::{LIMITS, Limit, limit};
-pub use read::{BadExecution, Flaw, read, schema};
+pub use read::{BadExecution, read, schema};
 pub use redact::Redactor;
 
 /// Bytes of input and output, together where there may be several.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::bad::distance;
+use crate::part::{Flaw, LIST_MAX, Part};
 
 use super::{
     Artifact, Execution, Expected, Filesystem, FilesystemLevel, Host, Inputs, LIMITS, Network, NetworkLevel, Outputs,
@@ -17,161 +17,34 @@ pub struct BadExecution {
     pub flaws: Vec<Flaw>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
-#[error("{}", self.text())]
-pub struct Flaw {
-    pub field: String,
-    pub value: String,
-    pub expected: String,
-}
-
-const NO_SUCH_FIELD: &str = "no such field";
-
-impl Flaw {
-    fn text(&self) -> String {
-        let Self { field, value, expected } = self;
-        match expected.strip_prefix(NO_SUCH_FIELD) {
-            Some(advice) => format!("{field} is no field of a contract{advice}"),
-            None => format!("{field} is {value}, expected {expected}"),
-        }
-    }
-}
-
-/// Lists and texts of a contract; more than this is no tool call.
-const LIST_MAX: usize = 1_000;
+const NOUN: &str = "a contract";
 
 /// Reads a contract.
 pub fn read(document: &Value) -> Result<Execution, BadExecution> {
     let mut flaws = Vec::new();
-    let execution = execution(&mut Part::new(document, "", &mut flaws));
+    let execution = execution(&mut Part::new(document, "", NOUN, &mut flaws));
     if flaws.is_empty() { Ok(execution) } else { Err(BadExecution { flaws }) }
 }
 
-/// An object of the document whose fields are taken out one by one; what is left over was unknown.
-struct Part<'f> {
-    fields: Map<String, Value>,
-    /// What was asked for so far, and so may stand here.
-    known: Vec<String>,
-    at: String,
-    flaws: &'f mut Vec<Flaw>,
+fn amount(part: &mut Part<'_>, field: &str) -> u64 {
+    let limit = limit(field);
+    let Some(value) = part.take(field) else { return limit.default };
+    value.as_u64().filter(|amount| limit.allows(*amount)).unwrap_or_else(|| {
+        part.bad(field, &value, &limit.range());
+        limit.default
+    })
 }
 
-impl<'f> Part<'f> {
-    fn new(value: &Value, at: &str, flaws: &'f mut Vec<Flaw>) -> Self {
-        let fields = match value {
-            Value::Object(fields) => fields.clone(),
-            Value::Null if !at.is_empty() => Map::new(),
-            other => {
-                let field = if at.is_empty() { "the document" } else { at };
-                flaws.push(flaw(field, other, "an object of fields"));
-                Map::new()
-            }
-        };
-        Self { fields, known: Vec::new(), at: at.to_owned(), flaws }
-    }
-
-    fn name(&self, field: &str) -> String {
-        if self.at.is_empty() { field.to_owned() } else { format!("{}.{field}", self.at) }
-    }
-
-    /// A field that may be missing or null.
-    fn take(&mut self, field: &str) -> Option<Value> {
-        self.known.push(field.to_owned());
-        self.fields.remove(field).filter(|value| !value.is_null())
-    }
-
-    fn bad(&mut self, field: &str, value: &Value, expected: &str) {
-        let name = self.name(field);
-        self.flaws.push(flaw(&name, value, expected));
-    }
-
-    fn text(&mut self, field: &str) -> Option<String> {
-        let value = self.take(field)?;
-        match value {
-            Value::String(text) => Some(text),
-            other => {
-                self.bad(field, &other, "text");
-                None
-            }
+fn hosts(part: &mut Part<'_>, field: &str) -> Vec<Host> {
+    let texts = part.texts(field);
+    let mut hosts = Vec::new();
+    for text in texts {
+        match Host::parse(&text) {
+            Ok(host) => hosts.push(host),
+            Err(_) => part.bad(field, &Value::String(text), "a name, *.name or an address, with or without a port"),
         }
     }
-
-    fn required(&mut self, field: &str) -> String {
-        if !self.fields.contains_key(field) {
-            self.bad(field, &Value::Null, "text");
-            return String::new();
-        }
-        self.text(field).unwrap_or_default()
-    }
-
-    fn texts(&mut self, field: &str) -> Vec<String> {
-        let Some(value) = self.take(field) else { return Vec::new() };
-        let texts = match &value {
-            Value::Array(items) if items.len() <= LIST_MAX => {
-                items.iter().map(|item| item.as_str().map(ToOwned::to_owned)).collect::<Option<Vec<_>>>()
-            }
-            _ => None,
-        };
-        texts.unwrap_or_else(|| {
-            self.bad(field, &value, &format!("a list of at most {LIST_MAX} texts"));
-            Vec::new()
-        })
-    }
-
-    /// As `texts`, with numbers and truth values as they are written: arguments are often that.
-    fn words(&mut self, field: &str) -> Vec<String> {
-        if let Some(Value::Array(items)) = self.fields.get_mut(field) {
-            for item in items.iter_mut().filter(|item| item.is_number() || item.is_boolean()) {
-                *item = Value::String(item.to_string());
-            }
-        }
-        self.texts(field)
-    }
-
-    fn switch(&mut self, field: &str) -> Option<bool> {
-        let value = self.take(field)?;
-        value.as_bool().or_else(|| {
-            self.bad(field, &value, "true or false");
-            None
-        })
-    }
-
-    fn amount(&mut self, field: &str) -> u64 {
-        let limit = limit(field);
-        let Some(value) = self.take(field) else { return limit.default };
-        value.as_u64().filter(|amount| limit.allows(*amount)).unwrap_or_else(|| {
-            self.bad(field, &value, &limit.range());
-            limit.default
-        })
-    }
-
-    fn hosts(&mut self, field: &str) -> Vec<Host> {
-        let texts = self.texts(field);
-        let mut hosts = Vec::new();
-        for text in texts {
-            match Host::parse(&text) {
-                Ok(host) => hosts.push(host),
-                Err(_) => self.bad(field, &Value::String(text), "a name, *.name or an address, with or without a port"),
-            }
-        }
-        hosts
-    }
-
-    fn finish(&mut self) {
-        for (field, value) in std::mem::take(&mut self.fields) {
-            let nearest = self.known.iter().min_by_key(|known| distance(&field, known));
-            let near = nearest.filter(|known| field.len() <= 80 && distance(&field, known) <= 1 + known.len() / 4);
-            let advice = near.map(|known| format!("; did you mean {known}?")).unwrap_or_default();
-            self.bad(&field, &value, &format!("{NO_SUCH_FIELD}{advice}"));
-        }
-    }
-}
-
-fn flaw(field: &str, value: &Value, expected: &str) -> Flaw {
-    let text = if value.is_null() { "missing".to_owned() } else { value.to_string() };
-    let value =
-        if text.chars().count() > 80 { format!("{}…", text.chars().take(80).collect::<String>()) } else { text };
-    Flaw { field: field.to_owned(), value, expected: expected.to_owned() }
+    hosts
 }
 
 fn execution(part: &mut Part<'_>) -> Execution {
@@ -195,7 +68,7 @@ fn execution(part: &mut Part<'_>) -> Execution {
 }
 
 fn inputs(value: &Value, flaws: &mut Vec<Flaw>) -> Inputs {
-    let mut part = Part::new(value, "inputs", flaws);
+    let mut part = Part::new(value, "inputs", NOUN, flaws);
     let command = part.required("command");
     let arguments = part.words("arguments");
     let environment = match part.take("environment") {
@@ -233,12 +106,12 @@ fn inputs(value: &Value, flaws: &mut Vec<Flaw>) -> Inputs {
 }
 
 fn sandbox(value: &Value, flaws: &mut Vec<Flaw>) -> Sandbox {
-    let mut part = Part::new(value, "sandbox", flaws);
+    let mut part = Part::new(value, "sandbox", NOUN, flaws);
     let mut sandbox = Sandbox {
-        timeout_ms: part.amount("timeout_ms"),
-        memory_mb: part.amount("memory_mb"),
-        cpu_cores: part.amount("cpu_cores"),
-        disk_mb: part.amount("disk_mb"),
+        timeout_ms: amount(&mut part, "timeout_ms"),
+        memory_mb: amount(&mut part, "memory_mb"),
+        cpu_cores: amount(&mut part, "cpu_cores"),
+        disk_mb: amount(&mut part, "disk_mb"),
         ..Sandbox::default()
     };
     let filesystem = part.take("filesystem").unwrap_or(Value::Null);
@@ -246,7 +119,7 @@ fn sandbox(value: &Value, flaws: &mut Vec<Flaw>) -> Sandbox {
     let processes = part.take("processes").unwrap_or(Value::Null);
     part.finish();
 
-    let mut part = Part::new(&filesystem, "sandbox.filesystem", flaws);
+    let mut part = Part::new(&filesystem, "sandbox.filesystem", NOUN, flaws);
     let level = part.text("level").map_or(FilesystemLevel::default(), |word| {
         FilesystemLevel::named(&word).unwrap_or_else(|| {
             part.bad("level", &Value::String(word), "minimal, standard, extended or elevated");
@@ -257,7 +130,7 @@ fn sandbox(value: &Value, flaws: &mut Vec<Flaw>) -> Sandbox {
         Filesystem { level, read: part.texts("read"), write: part.texts("write"), deny: part.texts("deny") };
     part.finish();
 
-    let mut part = Part::new(&network, "sandbox.network", flaws);
+    let mut part = Part::new(&network, "sandbox.network", NOUN, flaws);
     let enabled = part.switch("enabled");
     let level = part.text("level").and_then(|word| {
         NetworkLevel::named(&word).or_else(|| {
@@ -265,7 +138,7 @@ fn sandbox(value: &Value, flaws: &mut Vec<Flaw>) -> Sandbox {
             None
         })
     });
-    let (allow, deny) = (part.hosts("allow"), part.hosts("deny"));
+    let (allow, deny) = (hosts(&mut part, "allow"), hosts(&mut part, "deny"));
     let level = match (enabled, level) {
         (Some(false), Some(level)) if level != NetworkLevel::Offline => {
             part.bad("level", &Value::String(level.word().into()), "offline, because enabled is false");
@@ -287,15 +160,15 @@ fn sandbox(value: &Value, flaws: &mut Vec<Flaw>) -> Sandbox {
     sandbox.network = Network { level, allow, deny };
     part.finish();
 
-    let mut part = Part::new(&processes, "sandbox.processes", flaws);
-    sandbox.max_children = part.amount("max_children");
+    let mut part = Part::new(&processes, "sandbox.processes", NOUN, flaws);
+    sandbox.max_children = amount(&mut part, "max_children");
     sandbox.allow_fork = part.switch("allow_fork").unwrap_or(true);
     part.finish();
     sandbox
 }
 
 fn outputs(value: &Value, flaws: &mut Vec<Flaw>) -> Outputs {
-    let mut part = Part::new(value, "outputs", flaws);
+    let mut part = Part::new(value, "outputs", NOUN, flaws);
     let (stdout, stderr) = (expected(&mut part, "stdout"), expected(&mut part, "stderr"));
     let exit_code = part.take("exit_code").and_then(|value| {
         value.as_u64().and_then(|code| u8::try_from(code).ok()).or_else(|| {
