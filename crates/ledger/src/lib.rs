@@ -4,6 +4,7 @@
 //! `draft` reads and validates one document, `append` decides what it does to the log, `verify` walks a stored log.
 
 pub mod append;
+pub mod capsule;
 pub mod checkpoint;
 pub mod coherence;
 pub mod draft;
@@ -12,6 +13,7 @@ pub mod event;
 pub mod gate;
 pub mod journal;
 pub mod merkle;
+pub mod receipt;
 pub mod refusal;
 pub mod run;
 pub mod schema;

@@ -1,0 +1,219 @@
+//! What happens to a run, as its journal keeps it. Every field that later decisions or the receipt need is here; times
+//! and digests arrive, nothing is measured.
+
+use serde::{Deserialize, Serialize};
+
+use crate::correct::{Correction, Kind};
+use crate::result::Verdict;
+
+/// One event of a run. Stored as text: variants and fields are only ever added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// An attempt begins, or is taken over from a worker that was lost.
+    Begun { attempt: u64, worker: String },
+    /// The workspace as it was found: its tree, and the commit it stood on if it is a repository.
+    Frozen {
+        before: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        commit: Option<String>,
+    },
+    /// The private copy is there.
+    Staged { stage: String },
+    Planned(Plan),
+    Acted(Acted),
+    Checked(Checked),
+    /// The capsule, and the earlier run that was admitted with the same.
+    Weighed {
+        capsule: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        duplicate_of: Option<String>,
+        /// Declared outputs that are not there.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missing: Vec<String>,
+    },
+    Tested(Tested),
+    /// From here on the workspace may have been changed.
+    Publishing { publication: String },
+    Published {
+        publication: String,
+        /// Paths of others that changed meanwhile.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        drift: Vec<String>,
+    },
+    /// Others changed the same paths: nothing was published.
+    Conflicted { paths: Vec<String> },
+    /// The inputs are not what the run was planned on.
+    Stale { paths: Vec<String> },
+    /// Somebody wants the run to end: for good, or to go on later.
+    Stopped { cancelled: bool, reason: String },
+    /// Something could not be done that is none of the agent's doing.
+    Faulted { code: String, message: String, retryable: bool },
+    /// Worth knowing, and of no consequence.
+    Warned { what: String },
+    /// How it ended. The last event of an attempt.
+    Ended(Verdict),
+}
+
+impl Event {
+    /// The word by which it is listed.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Begun { .. } => "begun",
+            Self::Frozen { .. } => "frozen",
+            Self::Staged { .. } => "staged",
+            Self::Planned(_) => "planned",
+            Self::Acted(_) => "acted",
+            Self::Checked(_) => "checked",
+            Self::Weighed { .. } => "weighed",
+            Self::Tested(_) => "tested",
+            Self::Publishing { .. } => "publishing",
+            Self::Published { .. } => "published",
+            Self::Conflicted { .. } => "conflicted",
+            Self::Stale { .. } => "stale",
+            Self::Stopped { .. } => "stopped",
+            Self::Faulted { .. } => "faulted",
+            Self::Warned { .. } => "warned",
+            Self::Ended(_) => "ended",
+        }
+    }
+}
+
+/// What the planner came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub steps: Vec<Step>,
+    pub in_time: bool,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+    pub took_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub id: String,
+    pub description: String,
+}
+
+/// An act that is due.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Act {
+    /// Which step, counted from 0.
+    pub index: usize,
+    pub step: Step,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correction: Option<Correction>,
+}
+
+/// What the agent did in one act.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acted {
+    pub act: Act,
+    pub end: End,
+    /// The stage's tree afterwards.
+    pub state: String,
+    /// What this act changed, as far as it is listed; `totals.changed` is how many there were.
+    pub changed: Vec<Changed>,
+    pub totals: Totals,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<ToolOp>,
+    pub took_ms: u64,
+}
+
+/// How an act ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum End {
+    Done,
+    /// The agent or a tool of its failed.
+    Failed {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exit_code: Option<u8>,
+        message: String,
+    },
+    TimedOut,
+    /// It wanted one tool operation too many.
+    OutOfOps,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    pub path: String,
+    pub verb: String,
+    pub bytes: u64,
+}
+
+/// Sums that limits are about.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// By this act: paths, size of the whole diff, size of the largest file.
+    pub changed: u64,
+    pub diff_bytes: u64,
+    pub largest_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest: Option<String>,
+    /// Since the beginning: paths that differ from the frozen state.
+    pub files: u64,
+    pub deltas: u64,
+    /// Files obeyed by other programs that were changed without being declared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<String>,
+    /// Environment files that were changed, also if they are ignored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<String>,
+}
+
+/// One tool operation of the agent, as the trace keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolOp {
+    pub name: String,
+    /// Content only: what was asked, without ids and times.
+    pub input: serde_json::Value,
+    pub status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<u8>,
+    /// BLAKE3 of what came out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}
+
+/// What a validation came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
+    pub heavy: bool,
+    pub failures: Vec<Failed>,
+    /// Time ran out before all were run.
+    #[serde(default)]
+    pub timed_out: bool,
+    pub took_ms: u64,
+}
+
+/// One thing that is wrong with the result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// What found it: a built-in check, or a command.
+    pub check: String,
+    pub kind: Kind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The end of what was put out.
+    pub message: String,
+}
+
+/// What the test command came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tested {
+    pub passed: bool,
+    #[serde(default)]
+    pub timed_out: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tests_passed: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tests_failed: Option<u64>,
+    /// The end of what was put out.
+    pub output: String,
+    pub took_ms: u64,
+}

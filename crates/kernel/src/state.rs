@@ -1,0 +1,492 @@
+//! The state of a run: its events, folded. `apply` is the whole of what an event means.
+
+use actum_contract::ExecutionConfig;
+use actum_contract::policy::correction::{AfterCorrection, after_audit, after_convergence};
+use actum_contract::policy::planner::{AfterPlan, Planned, after_plan};
+use actum_contract::policy::validation::{AfterValidation, after_validation, runs};
+use actum_contract::work::WorkItem;
+
+use crate::correct::{Correction, signature};
+use crate::event::{Act, Acted, Checked, End, Event, Failed, Plan, Step, Tested, ToolOp};
+use crate::limit::{self, Admission, admit};
+use crate::result::{Status, Verdict, code};
+
+/// What a run was agreed on. Never changes while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreed {
+    pub item: WorkItem,
+    pub config: ExecutionConfig,
+    pub phases: Phases,
+    /// Everything but publishing: the result is kept as a draft.
+    pub draft: bool,
+}
+
+/// What the agent understands beside acting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Phases {
+    pub plan: bool,
+    pub correct: bool,
+}
+
+/// What is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Nobody has begun.
+    Begin,
+    Freeze,
+    Stage,
+    Plan,
+    Act(Act),
+    Light,
+    Heavy,
+    Weigh,
+    Test,
+    Publish,
+    Over(Verdict),
+}
+
+impl Phase {
+    /// The word that a person sees.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::Freeze => "freeze",
+            Self::Stage => "stage",
+            Self::Plan => "plan",
+            Self::Act(act) => match &act.correction {
+                None => "step",
+                Some(_) => "correct",
+            },
+            Self::Light => "light validation",
+            Self::Heavy => "heavy validation",
+            Self::Weigh => "admit",
+            Self::Test => "test",
+            Self::Publish => "publish",
+            Self::Over(_) => "over",
+        }
+    }
+}
+
+/// A failure that a correction was made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answered {
+    signature: String,
+    blocking: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    pub agreed: Agreed,
+    pub phase: Phase,
+    pub attempt: u64,
+    pub before: Option<String>,
+    pub commit: Option<String>,
+    pub stage: Option<String>,
+    pub steps: Vec<Step>,
+    /// Steps that are done for good.
+    pub steps_done: usize,
+    /// The stage's tree after the last act that counts.
+    pub current: Option<String>,
+    pub ops: Vec<ToolOp>,
+    pub files: u64,
+    pub deltas: u64,
+    /// Time that the agent, the checks and the tests took in this attempt.
+    pub spent_ms: u64,
+    pub runtime_corrections: u64,
+    pub heavy_corrections: u64,
+    pub warnings: Vec<String>,
+    /// What the last validation found; what a correction is told.
+    pub failures: Vec<Failed>,
+    /// Validations that failed at first and passed in the end.
+    pub mended: Vec<String>,
+    pub tested: Option<Tested>,
+    pub capsule: Option<String>,
+    pub publishing: Option<String>,
+    pub published: Option<String>,
+    pub drift: Vec<String>,
+    light: Option<Answered>,
+    heavy: Option<Answered>,
+    /// The correction at hand answers a heavy validation, which is due again after it.
+    mends_heavy: bool,
+    /// Where an attempt that ended was.
+    was: Option<Box<Phase>>,
+}
+
+/// Ends after which another attempt begins from the start: what was done is of no use, or stands on the wrong ground.
+const FROM_THE_START: [&str; 9] = [
+    code::PUBLISH_CONFLICT,
+    code::COHERENCE_BLOCKED,
+    code::ADMISSION_DENIED,
+    code::DUPLICATE_CAPSULE,
+    code::PROTECTED_FILE,
+    code::STEP_LIMIT,
+    code::CORRECTION_POLICY,
+    code::OUTPUT_MISSING,
+    code::DEPENDENCY_FAILED,
+];
+
+impl State {
+    pub fn new(agreed: Agreed) -> Self {
+        Self {
+            agreed,
+            phase: Phase::Begin,
+            attempt: 0,
+            before: None,
+            commit: None,
+            stage: None,
+            steps: Vec::new(),
+            steps_done: 0,
+            current: None,
+            ops: Vec::new(),
+            files: 0,
+            deltas: 0,
+            spent_ms: 0,
+            runtime_corrections: 0,
+            heavy_corrections: 0,
+            warnings: Vec::new(),
+            failures: Vec::new(),
+            mended: Vec::new(),
+            tested: None,
+            capsule: None,
+            publishing: None,
+            published: None,
+            drift: Vec::new(),
+            light: None,
+            heavy: None,
+            mends_heavy: false,
+            was: None,
+        }
+    }
+
+    /// The state after these events.
+    pub fn fold<'e>(agreed: Agreed, events: impl IntoIterator<Item = &'e Event>) -> Self {
+        let mut state = Self::new(agreed);
+        for event in events {
+            // What follows from an event was recorded together with it, and comes next.
+            drop(state.apply(event));
+        }
+        state
+    }
+
+    /// Objects that changed, and verdicts that did.
+    pub fn delta_size(&self) -> u64 {
+        self.deltas + self.mended.len() as u64
+    }
+
+    pub fn left_ms(&self) -> u64 {
+        self.agreed.item.constraints.timeout_ms.saturating_sub(self.spent_ms).max(1)
+    }
+
+    /// Takes note of an event. What follows from it and has to be recorded with it is returned, and not yet applied.
+    pub(crate) fn apply(&mut self, event: &Event) -> Vec<Event> {
+        match event {
+            Event::Begun { attempt, .. } => self.begin(*attempt),
+            Event::Frozen { before, commit } => {
+                (self.before, self.commit) = (Some(before.clone()), commit.clone());
+                self.current = Some(before.clone());
+                self.phase = Phase::Stage;
+            }
+            Event::Staged { stage } => {
+                self.stage = Some(stage.clone());
+                self.phase = Phase::Plan;
+                if !self.agreed.phases.plan {
+                    let description = self.agreed.item.description.clone();
+                    let steps = vec![Step { id: "step-1".to_owned(), description }];
+                    return vec![Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0 })];
+                }
+            }
+            Event::Planned(plan) => return self.planned(plan),
+            Event::Acted(acted) => return self.acted(acted),
+            Event::Checked(checked) => return self.checked(checked),
+            Event::Weighed { capsule, duplicate_of, missing } => {
+                self.capsule = Some(capsule.clone());
+                return self.weighed(duplicate_of.as_deref(), missing);
+            }
+            Event::Tested(tested) => {
+                self.spent_ms += tested.took_ms;
+                self.tested = Some(tested.clone());
+                return match tested {
+                    Tested { timed_out: true, .. } => vec![self.timeout("the tests")],
+                    Tested { passed: false, .. } => {
+                        vec![fail(code::TESTS_FAILED, "Tests failed")]
+                    }
+                    _ => self.publish_or_keep(),
+                };
+            }
+            Event::Publishing { publication } => self.publishing = Some(publication.clone()),
+            Event::Published { publication, drift } => {
+                (self.published, self.drift) = (Some(publication.clone()), drift.clone());
+                return vec![Event::Ended(Verdict::success(false))];
+            }
+            Event::Conflicted { paths } => {
+                let message = format!("others changed what was to be published: {}", some(paths));
+                let verdict = Verdict::ended(Status::Failure, code::PUBLISH_CONFLICT, message);
+                return vec![Event::Ended(Verdict { kept: true, ..verdict })];
+            }
+            Event::Stale { paths } => {
+                let message = format!("inputs changed since the run was planned: {}", some(paths));
+                return vec![Event::Ended(Verdict::ended(Status::Denied, code::COHERENCE_BLOCKED, message))];
+            }
+            Event::Stopped { cancelled, reason } => {
+                let code = if *cancelled { code::CANCELLED } else { code::INTERRUPTED };
+                let verdict = Verdict::ended(Status::Failure, code, reason.clone());
+                return vec![Event::Ended(Verdict { cancelled: *cancelled, retryable: !cancelled, ..verdict })];
+            }
+            Event::Faulted { code, message, retryable } => {
+                let verdict = Verdict::ended(Status::Failure, code, message.clone());
+                return vec![Event::Ended(Verdict { retryable: *retryable, ..verdict })];
+            }
+            Event::Warned { what } => self.warnings.push(what.clone()),
+            Event::Ended(verdict) => {
+                let was = std::mem::replace(&mut self.phase, Phase::Over(verdict.clone()));
+                self.was = Some(Box::new(was));
+            }
+        }
+        Vec::new()
+    }
+
+    fn begin(&mut self, attempt: u64) {
+        let is_new = attempt > self.attempt;
+        self.attempt = attempt;
+        if self.phase == Phase::Begin {
+            self.phase = Phase::Freeze;
+            return;
+        }
+        // Otherwise the run is taken over in the middle, and goes on where it was.
+        if !is_new {
+            return;
+        }
+        let Phase::Over(verdict) = &self.phase else { return };
+        let from_the_start = verdict.code.as_deref().is_some_and(|code| FROM_THE_START.contains(&code));
+        let was = self.was.take().map_or(Phase::Freeze, |was| *was);
+        self.spent_ms = 0;
+        (self.publishing, self.capsule, self.tested) = (None, None, None);
+        if from_the_start || self.before.is_none() {
+            // How often something was corrected counts over all attempts.
+            let (runtime, heavy) = (self.runtime_corrections, self.heavy_corrections);
+            *self = Self { attempt, phase: Phase::Freeze, ..Self::new(self.agreed.clone()) };
+            (self.runtime_corrections, self.heavy_corrections) = (runtime, heavy);
+        } else {
+            self.phase = was;
+        }
+    }
+
+    fn planned(&mut self, plan: &Plan) -> Vec<Event> {
+        self.spent_ms += plan.took_ms;
+        let outcome = match &plan.failed {
+            Some(_) => Planned::Failed { in_time: plan.in_time },
+            None => Planned::Steps { none: plan.steps.is_empty(), in_time: plan.in_time },
+        };
+        match after_plan(outcome) {
+            AfterPlan::Proceed => {
+                self.steps = plan.steps.clone();
+                self.next_step();
+                Vec::new()
+            }
+            AfterPlan::FailEmpty => vec![fail(code::PLAN_EMPTY, "the plan has no steps")],
+            AfterPlan::FailTimeout => {
+                let message = format!("there was no plan within {} ms", self.agreed.config.planner_timeout_ms);
+                vec![Event::Ended(Verdict::ended(Status::Timeout, code::PLAN_TIMEOUT, message))]
+            }
+            AfterPlan::FailPlanner => {
+                vec![fail(code::PLAN_FAILED, plan.failed.clone().unwrap_or_default())]
+            }
+        }
+    }
+
+    /// The next step, or what comes after all of them.
+    fn next_step(&mut self) {
+        let index = self.steps_done;
+        self.phase = match self.steps.get(index) {
+            Some(step) => Phase::Act(Act { index, step: step.clone(), correction: None }),
+            None => self.after_steps(),
+        };
+    }
+
+    fn after_steps(&self) -> Phase {
+        let has_heavy = !self.agreed.item.validation.heavy.is_empty();
+        if has_heavy && runs(self.agreed.config.heavy_validation_mode) { Phase::Heavy } else { Phase::Weigh }
+    }
+
+    fn acted(&mut self, acted: &Acted) -> Vec<Event> {
+        self.spent_ms += acted.took_ms;
+        self.ops.extend(acted.ops.iter().cloned());
+        let constraints = &self.agreed.item.constraints;
+        match &acted.end {
+            End::TimedOut => return vec![self.timeout("the agent")],
+            End::OutOfOps => {
+                let (wanted, max) = (self.ops.len() as u64 + 1, constraints.max_tool_ops);
+                return vec![deny(code::ADMISSION_DENIED, format!("Exceeded max tool ops: {wanted} > {max}"))];
+            }
+            End::Failed { message, .. } => return vec![fail(code::AGENT_FAILED, message.clone())],
+            End::Done => {}
+        }
+        self.current = Some(acted.state.clone());
+        (self.files, self.deltas) = (acted.totals.files, acted.totals.deltas);
+        if let Some(path) = acted.totals.protected.first() {
+            let why = format!("{path} is obeyed by other programs, and is not declared in output_files");
+            return vec![deny(code::PROTECTED_FILE, why)];
+        }
+        if let Err(reason) = admit(self.weight(), constraints) {
+            return vec![deny(code::ADMISSION_DENIED, reason)];
+        }
+        if let Some(why) = limit::step(&acted.totals, &self.agreed.config) {
+            return vec![fail(code::STEP_LIMIT, format!("{} went beyond a limit: {why}", acted.act.step.id))];
+        }
+        let mut follows = Vec::new();
+        if let Some(correction) = &acted.act.correction
+            && let Some(why) = correction.audit(&acted.totals)
+        {
+            let what = format!("correction {} broke its limits: {why}", correction.number);
+            match after_audit(self.agreed.config.correction_policy_mode, false) {
+                AfterCorrection::Continue => {}
+                AfterCorrection::Warn => follows.push(Event::Warned { what }),
+                AfterCorrection::Fail => return vec![fail(code::CORRECTION_POLICY, what)],
+            }
+        }
+        match runs(self.agreed.config.light_validation_mode) {
+            true => self.phase = Phase::Light,
+            false => self.after_light(),
+        }
+        follows
+    }
+
+    fn weight(&self) -> Admission {
+        Admission { files: self.files, tool_ops: self.ops.len() as u64, delta_size: self.delta_size() }
+    }
+
+    fn after_light(&mut self) {
+        if std::mem::take(&mut self.mends_heavy) {
+            self.phase = Phase::Heavy;
+        } else {
+            self.steps_done += 1;
+            self.next_step();
+        }
+    }
+
+    fn checked(&mut self, checked: &Checked) -> Vec<Event> {
+        self.spent_ms += checked.took_ms;
+        self.failures = checked.failures.clone();
+        let config = &self.agreed.config;
+        let (word, mode, used, max) = match checked.heavy {
+            true => ("heavy", config.heavy_validation_mode, self.heavy_corrections, config.max_heavy_correction_attempts),
+            false => {
+                ("light", config.light_validation_mode, self.runtime_corrections, config.max_runtime_correction_attempts)
+            }
+        };
+        if checked.timed_out {
+            return vec![self.timeout(&format!("the {word} validation"))];
+        }
+        let passed = checked.failures.is_empty();
+        let mut follows = Vec::new();
+        let answered = if checked.heavy { self.heavy.take() } else { self.light.take() };
+        if let Some(answered) = &answered
+            && !passed
+        {
+            let now = checked.failures.len() as u64;
+            let same = signature(&checked.failures) == answered.signature;
+            let what = format!(
+                "the correction did not converge: {} → {now} failures of the {word} validation{}",
+                answered.blocking,
+                if same { ", the same as before" } else { "" }
+            );
+            match after_convergence(config.correction_convergence_mode, same, now.cmp(&answered.blocking)) {
+                AfterCorrection::Continue => {}
+                AfterCorrection::Warn => follows.push(Event::Warned { what }),
+                AfterCorrection::Fail => return vec![fail(code::NOT_CONVERGING, what)],
+            }
+        }
+        let first = checked.failures.first().map(|f| format!("{}: {}", f.check, last_line(&f.message)));
+        let what = format!("{word} validation failed: {}", first.unwrap_or_default());
+        let failed_code = if checked.heavy { code::HEAVY_FAILED } else { code::LIGHT_FAILED };
+        match after_validation(mode, passed, used, max) {
+            AfterValidation::Correct if !self.agreed.phases.correct => {
+                let why = format!("{what}; the agent has no phase \"correct\" in which it could mend that");
+                follows.push(fail(failed_code, why));
+                return follows;
+            }
+            AfterValidation::Correct => {
+                self.correct(checked, used + 1);
+                return follows;
+            }
+            AfterValidation::Fail => {
+                let tried = if used > 0 { format!(" after {used} of {max} corrections") } else { String::new() };
+                follows.push(fail(failed_code, format!("{what}{tried}")));
+                return follows;
+            }
+            AfterValidation::Recorded => follows.push(Event::Warned { what }),
+            AfterValidation::NotRun | AfterValidation::Passed => {}
+        }
+        if passed && answered.is_some() {
+            self.mended.push(word.to_owned());
+        }
+        if checked.heavy { self.phase = Phase::Weigh } else { self.after_light() }
+        follows
+    }
+
+    fn correct(&mut self, checked: &Checked, number: u64) {
+        let correction = Correction::of(&checked.failures, checked.heavy, number, &self.agreed.config);
+        let answered = Answered { signature: correction.signature.clone(), blocking: correction.blocking };
+        if checked.heavy {
+            (self.heavy_corrections, self.heavy, self.mends_heavy) = (number, Some(answered), true);
+        } else {
+            (self.runtime_corrections, self.light) = (number, Some(answered));
+        }
+        // After all steps it is the last one that is gone back to.
+        let index = self.steps_done.min(self.steps.len().saturating_sub(1));
+        let step = self.steps.get(index).cloned().unwrap_or(Step { id: "step-1".into(), description: String::new() });
+        self.phase = Phase::Act(Act { index, step, correction: Some(correction) });
+    }
+
+    fn weighed(&mut self, duplicate_of: Option<&str>, missing: &[String]) -> Vec<Event> {
+        if !missing.is_empty() {
+            return vec![fail(code::OUTPUT_MISSING, format!("declared outputs are not there: {}", some(missing)))];
+        }
+        if let Err(reason) = admit(self.weight(), &self.agreed.item.constraints) {
+            return vec![deny(code::ADMISSION_DENIED, reason)];
+        }
+        if let Some(run) = duplicate_of {
+            return vec![deny(code::DUPLICATE_CAPSULE, format!("the same was admitted before, with run {run}"))];
+        }
+        if self.agreed.item.test_command.is_some() {
+            self.phase = Phase::Test;
+            return Vec::new();
+        }
+        self.publish_or_keep()
+    }
+
+    fn publish_or_keep(&mut self) -> Vec<Event> {
+        if self.agreed.draft {
+            return vec![Event::Ended(Verdict::success(true))];
+        }
+        self.phase = Phase::Publish;
+        Vec::new()
+    }
+
+    fn timeout(&self, who: &str) -> Event {
+        let message = format!("{who} took longer than timeout_ms {}", self.agreed.item.constraints.timeout_ms);
+        Event::Ended(Verdict::ended(Status::Timeout, code::TIMEOUT, message))
+    }
+}
+
+fn fail(code: &str, message: impl Into<String>) -> Event {
+    Event::Ended(Verdict::ended(Status::Failure, code, message))
+}
+
+fn deny(code: &str, message: impl Into<String>) -> Event {
+    Event::Ended(Verdict::ended(Status::Denied, code, message))
+}
+
+/// The first few of a list, and how many more there are.
+fn some(paths: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let more = paths.len().saturating_sub(SHOWN);
+    let shown = paths.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+/// The last line that says something, cut.
+fn last_line(text: &str) -> String {
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    line.chars().take(200).collect()
+}
