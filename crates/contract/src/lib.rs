@@ -3,6 +3,7 @@
 //! Called by every other crate; calls none of ours. Pure: never reads a clock, a file, the environment or a
 //! random number. Everything here is a function of its arguments.
 
+pub mod agent;
 pub mod bad;
 pub mod blob;
 pub mod branching;

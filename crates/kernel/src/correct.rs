@@ -70,9 +70,8 @@ impl Correction {
         if totals.changed > self.max_files {
             return Some(format!("it changed {} files, declared were at most {}", totals.changed, self.max_files));
         }
-        (totals.diff_bytes > self.max_diff_bytes).then(|| {
-            format!("its diff has {} bytes, declared were at most {}", totals.diff_bytes, self.max_diff_bytes)
-        })
+        (totals.diff_bytes > self.max_diff_bytes)
+            .then(|| format!("its diff has {} bytes, declared were at most {}", totals.diff_bytes, self.max_diff_bytes))
     }
 }
 

@@ -11,7 +11,10 @@ use crate::result::Verdict;
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// An attempt begins, or is taken over from a worker that was lost.
-    Begun { attempt: u64, worker: String },
+    Begun {
+        attempt: u64,
+        worker: String,
+    },
     /// The workspace as it was found: its tree, and the commit it stood on if it is a repository.
     Frozen {
         before: String,
@@ -19,7 +22,9 @@ pub enum Event {
         commit: Option<String>,
     },
     /// The private copy is there.
-    Staged { stage: String },
+    Staged {
+        stage: String,
+    },
     Planned(Plan),
     Acted(Acted),
     Checked(Checked),
@@ -34,7 +39,9 @@ pub enum Event {
     },
     Tested(Tested),
     /// From here on the workspace may have been changed.
-    Publishing { publication: String },
+    Publishing {
+        publication: String,
+    },
     Published {
         publication: String,
         /// Paths of others that changed meanwhile.
@@ -42,15 +49,28 @@ pub enum Event {
         drift: Vec<String>,
     },
     /// Others changed the same paths: nothing was published.
-    Conflicted { paths: Vec<String> },
+    Conflicted {
+        paths: Vec<String>,
+    },
     /// The inputs are not what the run was planned on.
-    Stale { paths: Vec<String> },
+    Stale {
+        paths: Vec<String>,
+    },
     /// Somebody wants the run to end: for good, or to go on later.
-    Stopped { cancelled: bool, reason: String },
+    Stopped {
+        cancelled: bool,
+        reason: String,
+    },
     /// Something could not be done that is none of the agent's doing.
-    Faulted { code: String, message: String, retryable: bool },
+    Faulted {
+        code: String,
+        message: String,
+        retryable: bool,
+    },
     /// Worth knowing, and of no consequence.
-    Warned { what: String },
+    Warned {
+        what: String,
+    },
     /// How it ended. The last event of an attempt.
     Ended(Verdict),
 }

@@ -161,11 +161,20 @@ impl State {
     /// The state after these events.
     pub fn fold<'e>(agreed: Agreed, events: impl IntoIterator<Item = &'e Event>) -> Self {
         let mut state = Self::new(agreed);
-        for event in events {
-            // What follows from an event was recorded together with it, and comes next.
-            drop(state.apply(event));
-        }
+        state.follow(events);
         state
+    }
+
+    /// Takes note of events that are on record. What follows from one was recorded together with it, and comes next.
+    pub fn follow<'e>(&mut self, events: impl IntoIterator<Item = &'e Event>) {
+        for event in events {
+            drop(self.apply(event));
+        }
+    }
+
+    /// As the beginning of another run: what was done stays done, and its first attempt goes on from there.
+    pub fn forked(self) -> Self {
+        Self { attempt: 0, ..self }
     }
 
     /// Objects that changed, and verdicts that did.
@@ -257,7 +266,8 @@ impl State {
             return;
         }
         let Phase::Over(verdict) = &self.phase else { return };
-        let from_the_start = verdict.code.as_deref().is_some_and(|code| FROM_THE_START.contains(&code));
+        // What succeeded has nothing left to go on with.
+        let from_the_start = verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
         let was = self.was.take().map_or(Phase::Freeze, |was| *was);
         self.spent_ms = 0;
         (self.publishing, self.capsule, self.tested) = (None, None, None);
@@ -369,10 +379,15 @@ impl State {
         self.failures = checked.failures.clone();
         let config = &self.agreed.config;
         let (word, mode, used, max) = match checked.heavy {
-            true => ("heavy", config.heavy_validation_mode, self.heavy_corrections, config.max_heavy_correction_attempts),
-            false => {
-                ("light", config.light_validation_mode, self.runtime_corrections, config.max_runtime_correction_attempts)
+            true => {
+                ("heavy", config.heavy_validation_mode, self.heavy_corrections, config.max_heavy_correction_attempts)
             }
+            false => (
+                "light",
+                config.light_validation_mode,
+                self.runtime_corrections,
+                config.max_runtime_correction_attempts,
+            ),
         };
         if checked.timed_out {
             return vec![self.timeout(&format!("the {word} validation"))];
@@ -420,7 +435,11 @@ impl State {
         if passed && answered.is_some() {
             self.mended.push(word.to_owned());
         }
-        if checked.heavy { self.phase = Phase::Weigh } else { self.after_light() }
+        if checked.heavy {
+            self.phase = Phase::Weigh
+        } else {
+            self.after_light()
+        }
         follows
     }
 

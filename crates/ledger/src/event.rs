@@ -75,10 +75,15 @@ impl Event {
     /// The id that the identity (robot, execution, attempt, state) has in its tenant's ledger. Being a function of
     /// the identity, the store's one unique key on ids makes the same event impossible to record twice.
     pub fn id(&self) -> String {
-        let identity = json!([self.robot, self.execution, self.attempt, self.state.word()]);
-        let text = canon::canonical(&identity).unwrap_or_default();
-        format!("{ID_PREFIX}{}", &Digest::sha256(&text).to_hex()[..ID_HEX])
+        id_of(&self.robot, &self.execution, self.attempt, self.state)
     }
+}
+
+/// The id of the event with this identity.
+pub fn id_of(robot: &str, execution: &str, attempt: u64, state: State) -> String {
+    let identity = json!([robot, execution, attempt, state.word()]);
+    let text = canon::canonical(&identity).unwrap_or_default();
+    format!("{ID_PREFIX}{}", &Digest::sha256(&text).to_hex()[..ID_HEX])
 }
 
 const ID_PREFIX: &str = "event:";

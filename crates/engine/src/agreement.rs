@@ -1,0 +1,130 @@
+//! What a run was agreed on, as its metadata keeps it: the seven keys of the contract, and everything else that was
+//! settled when it was submitted. Workers go by this, never by their own surroundings.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use actum_contract::agent::Agent;
+use actum_contract::metadata::{self, ContractError, Stored};
+use actum_contract::work::WorkItem;
+use actum_contract::{Contract, Layers, Partial, resolve};
+use actum_kernel::{Agreed, Phases};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The part of the metadata that is no contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Agreement {
+    pub work_item: WorkItem,
+    pub agent: Agent,
+    /// Absolute, on the machine that the run's place names.
+    pub workspace: PathBuf,
+    /// Everything but publishing.
+    #[serde(default)]
+    pub draft: bool,
+    pub lineage: Lineage,
+    /// The runs of the items it depends on.
+    #[serde(default)]
+    pub dependencies: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork_of: Option<ForkOf>,
+}
+
+/// The run that another was forked from, and how many of its events were taken along.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkOf {
+    pub run: String,
+    pub events: u64,
+}
+
+/// What a run stands on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lineage {
+    /// Entries of the ledger.
+    pub depends_on: Vec<String>,
+    pub snapshot_at: String,
+    /// The workspace it was planned on, if it is planned: inputs must still be the same when it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+}
+
+/// Why metadata is not what a run can go by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadAgreement {
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    #[error("the metadata of the run cannot be read: {0}")]
+    Unreadable(String),
+}
+
+impl BadAgreement {
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Contract(e) => e.code(),
+            // Whoever altered that may have altered anything.
+            Self::Unreadable(_) => "CONTRACT_MISMATCH",
+        }
+    }
+
+    pub fn details(&self) -> Value {
+        match self {
+            Self::Contract(e) => e.details(),
+            Self::Unreadable(_) => Value::Null,
+        }
+    }
+}
+
+/// A run's metadata, read and asserted.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Read {
+    pub contract: Contract,
+    pub agreement: Agreement,
+    /// It had no contract yet; this is the metadata with one.
+    pub attached: Option<String>,
+}
+
+pub(crate) fn write(contract: &Contract, agreement: &Agreement) -> String {
+    let mut all = metadata::write(contract);
+    if let Ok(Value::Object(rest)) = serde_json::to_value(agreement) {
+        all.extend(rest);
+    }
+    Value::Object(all).to_string()
+}
+
+/// Support first, then equality; a run without any contract gets one, the same wherever it is attached.
+pub(crate) fn read(text: &str) -> Result<Read, BadAgreement> {
+    let unreadable = |e: &dyn std::fmt::Display| BadAgreement::Unreadable(e.to_string());
+    let fields: Map<String, Value> = serde_json::from_str(text).map_err(|e| unreadable(&e))?;
+    let stored = metadata::check(&fields)?;
+    let agreement: Agreement = serde_json::from_value(Value::Object(fields)).map_err(|e| unreadable(&e))?;
+    Ok(match stored {
+        Stored::Contract(contract) => Read { contract, agreement, attached: None },
+        Stored::Legacy => {
+            let layers = Layers { persisted: None, requested: &Partial::default(), env: &BTreeMap::new() };
+            let contract = Contract::of(resolve(layers).map_err(|e| unreadable(&e))?.config);
+            let attached = Some(write(&contract, &agreement));
+            Read { contract, agreement, attached }
+        }
+    })
+}
+
+impl Read {
+    pub(crate) fn agreed(&self) -> Agreed {
+        let agent = &self.agreement.agent;
+        Agreed {
+            item: self.agreement.work_item.clone(),
+            config: self.contract.config().clone(),
+            phases: Phases { plan: agent.understands("plan"), correct: agent.understands("correct") },
+            draft: self.agreement.draft,
+        }
+    }
+}
+
+/// What a run was agreed on: its contract and the rest, asserted.
+pub fn read_agreement(text: &str) -> Result<(Contract, Agreement, Agreed), BadAgreement> {
+    let read = read(text)?;
+    let agreed = read.agreed();
+    Ok((read.contract, read.agreement, agreed))
+}

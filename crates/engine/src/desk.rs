@@ -1,0 +1,156 @@
+//! The desk of one run: hears that work has to stop, and writes events down under the run's epoch.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use actum_kernel::{Desk, Event, Why};
+use actum_ledger::draft::Submission;
+use actum_ledger::journal::JournalError;
+use actum_ledger::run::{Commit, End, Held, NewEvent, Written};
+
+use crate::wait::Waiter;
+
+/// Whether work on a run has to stop, and who wants to hear of it.
+#[derive(Default)]
+pub(crate) struct Stop(Mutex<Stopping>);
+
+#[derive(Default)]
+struct Stopping {
+    why: Option<Why>,
+    calls: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stop({:?})", self.why())
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stop {
+    pub(crate) fn why(&self) -> Option<Why> {
+        locked(&self.0).why.clone()
+    }
+
+    /// The first reason stays, but for the loss of the run, which goes before all others.
+    pub(crate) fn stop(&self, why: Why) {
+        let calls = {
+            let mut stopping = locked(&self.0);
+            if stopping.why.is_none() || why == Why::Lost {
+                stopping.why = Some(why);
+            }
+            std::mem::take(&mut stopping.calls)
+        };
+        calls.into_iter().for_each(|call| call());
+    }
+
+    pub(crate) fn on_stop(&self, call: Box<dyn FnOnce() + Send>) {
+        let mut stopping = locked(&self.0);
+        if stopping.why.is_none() {
+            stopping.calls.push(call);
+            return;
+        }
+        drop(stopping);
+        call();
+    }
+}
+
+/// What a worker writes about a run it holds.
+#[derive(Debug)]
+pub(crate) struct Pen {
+    pub held: Held,
+    /// Events in the journal.
+    version: Mutex<u64>,
+    waiter: Waiter,
+    stop: Arc<Stop>,
+}
+
+/// Why something could not be written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotWritten {
+    #[error("somebody else has the run")]
+    Lost,
+    #[error("the ledger refuses it: {0}")]
+    Refused(String),
+    #[error(transparent)]
+    Store(#[from] JournalError),
+}
+
+impl Pen {
+    pub(crate) fn new(held: Held, version: u64, waiter: Waiter, stop: Arc<Stop>) -> Self {
+        Self { held, version: Mutex::new(version), waiter, stop }
+    }
+
+    pub(crate) fn write(
+        &self,
+        events: &[Event],
+        entries: Vec<Submission>,
+        metadata: Option<String>,
+        end: Option<End>,
+    ) -> Result<(), NotWritten> {
+        if self.stop.why() == Some(Why::Lost) {
+            return Err(NotWritten::Lost);
+        }
+        let mut version = locked(&self.version);
+        let commit = Commit {
+            held: self.held.clone(),
+            version: *version,
+            events: events.iter().map(stored).collect(),
+            entries,
+            metadata,
+            end,
+        };
+        match self.waiter.wait(self.waiter.runs.commit(commit))? {
+            Written::Done => {
+                *version += events.len() as u64;
+                Ok(())
+            }
+            Written::Lost => {
+                drop(version);
+                self.stop.stop(Why::Lost);
+                Err(NotWritten::Lost)
+            }
+            Written::Refused(refusal) => Err(NotWritten::Refused(refusal.message)),
+        }
+    }
+}
+
+pub(crate) fn stored(event: &Event) -> NewEvent {
+    let body = serde_json::to_string(event).unwrap_or_default();
+    NewEvent { kind: event.kind().to_owned(), body }
+}
+
+/// The desk that hands are given.
+pub(crate) struct Open<'a> {
+    pub stop: &'a Stop,
+    pub pen: Option<&'a Pen>,
+    /// What was recorded while an effect was performed.
+    pub recorded: Mutex<Vec<Event>>,
+}
+
+impl Desk for Open<'_> {
+    fn stopped(&self) -> Option<Why> {
+        self.stop.why()
+    }
+
+    fn on_stop(&self, call: Box<dyn FnOnce() + Send>) {
+        self.stop.on_stop(call);
+    }
+
+    fn record(&self, event: Event) -> bool {
+        let written =
+            self.pen.is_none_or(|pen| pen.write(std::slice::from_ref(&event), Vec::new(), None, None).is_ok());
+        if written {
+            locked(&self.recorded).push(event);
+        }
+        written
+    }
+}
+
+impl Open<'_> {
+    pub(crate) fn take(self) -> Vec<Event> {
+        self.recorded.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}

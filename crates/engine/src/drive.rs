@@ -1,0 +1,332 @@
+//! Driving one run: effect by effect, each outcome on record before the next begins. A run that was taken over goes on
+//! from its journal; one that is lost is let go of without a word.
+
+use std::sync::{Arc, Mutex};
+
+use actum_contract::crash;
+use actum_contract::id::Tenant;
+use actum_kernel::{Effect, Event, Finished, Hands, State, Status, Verdict, Why, decide, next};
+use actum_ledger::draft;
+use actum_ledger::run::{End, Held, Run, RunEvent, RunState};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read};
+use crate::desk::{NotWritten, Open, Pen, Stop};
+use crate::entry::{About, succeeded_id, time};
+use crate::wait::Waiter;
+use crate::worker::Watch;
+
+/// Places where tests stop the process for good, in the order in which a run passes them.
+pub const CRASH_POINTS: &[&str] = &[
+    "run.taken",
+    "run.begun",
+    "run.frozen",
+    "run.staged",
+    "run.planned",
+    "run.acted",
+    "run.checked",
+    "run.weighed",
+    "run.tested",
+    "run.published",
+    "run.receipted",
+    "run.ended",
+];
+
+/// Makes hands for runs.
+pub trait Workshop: Send + Sync {
+    /// `contract_hash` and `agreement` are what the run was agreed on, asserted; `state` is where it stands.
+    fn take_up(
+        &self,
+        run: &Run,
+        contract_hash: &str,
+        agreement: &Agreement,
+        state: &State,
+    ) -> Result<Box<dyn Hands>, String>;
+
+    /// Whose runs these are.
+    fn tenant(&self) -> Tenant;
+
+    /// Workers that are known to be gone.
+    fn gone(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+pub(crate) struct Driver<'a> {
+    pub waiter: &'a Waiter,
+    pub workshop: &'a dyn Workshop,
+    pub watch: &'a dyn Watch,
+    pub owner: &'a str,
+}
+
+impl Driver<'_> {
+    /// Takes a claimed run to its end, or until it has to be let go of.
+    pub(crate) fn drive(&self, run: &Run, stop: &Arc<Stop>) {
+        let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
+        let pen = Pen::new(held, run.version, self.waiter.clone(), Arc::clone(stop));
+        crash::pass(CRASH_POINTS, "run.taken");
+        match self.try_drive(run, &pen, stop) {
+            Ok(()) | Err(NotWritten::Lost) => {}
+            // The store does not answer, or does not take it: the lease runs out and somebody tries again.
+            Err(e) => self.watch.remark(run, &e.to_string()),
+        }
+    }
+
+    fn try_drive(&self, run: &Run, pen: &Pen, stop: &Arc<Stop>) -> Result<(), NotWritten> {
+        let mut read = match agreement::read(&run.metadata) {
+            Ok(read) => read,
+            Err(bad) => return self.refuse(run, pen, &bad),
+        };
+        let (mut state, events) = match self.state_of(run, &read)? {
+            Ok(found) => found,
+            Err(why) => return self.refuse(run, pen, &BadAgreement::Unreadable(why)),
+        };
+        let is_new = !events.iter().any(|e| matches!(e, Event::Begun { attempt, .. } if *attempt == run.attempt));
+        self.begin(run, &mut read, &mut state, pen, is_new)?;
+        crash::pass(CRASH_POINTS, "run.begun");
+        let hash = read.contract.hash.to_hex();
+        let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
+            Ok(hands) => hands,
+            Err(message) => {
+                let fault = Event::Faulted { code: "WORKSPACE_UNAVAILABLE".into(), message, retryable: true };
+                let decision = decide(&mut state, fault);
+                let verdict = verdict_of(&state);
+                let outcome = outcome_without_receipt(&verdict, &state);
+                return self.end(
+                    run,
+                    &read,
+                    &verdict,
+                    &decision.events,
+                    pen,
+                    Finished { outcome, entries: Vec::new() },
+                );
+            }
+        };
+        while let Some(effect) = next(&state) {
+            self.watch.see(run, &state);
+            if let Effect::Finish(verdict) = &effect {
+                let finished = hands.finish(verdict, &state).unwrap_or_else(|why| {
+                    self.watch.remark(run, &format!("there is no receipt: {why}"));
+                    Finished { outcome: outcome_without_receipt(verdict, &state), entries: Vec::new() }
+                });
+                crash::pass(CRASH_POINTS, "run.receipted");
+                self.end(run, &read, verdict, &[], pen, finished)?;
+                crash::pass(CRASH_POINTS, "run.ended");
+                hands.leave(verdict);
+                self.watch.ended(run, verdict);
+                return Ok(());
+            }
+            let event = perform(&mut *hands, &effect, &mut state, stop, Some(pen));
+            match stop.why() {
+                Some(Why::Lost) => return Ok(()),
+                // What is published is published; everything else is given up.
+                Some(why) if !matches!(event, Event::Published { .. } | Event::Conflicted { .. }) => {
+                    let cancelled = why == Why::Cancelled;
+                    let reason = if cancelled { "cancelled on request" } else { "interrupted; resume to go on" };
+                    let decision = decide(&mut state, Event::Stopped { cancelled, reason: reason.to_owned() });
+                    pen.write(&decision.events, Vec::new(), None, None)?;
+                }
+                _ => {
+                    let place = crash_point(&event);
+                    let decision = decide(&mut state, event);
+                    place.into_iter().for_each(|place| crash::pass(CRASH_POINTS, place));
+                    pen.write(&decision.events, Vec::new(), None, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the run stands, by its journal; one that was forked also by that of its source, as far as it was then.
+    fn state_of(&self, run: &Run, read: &Read) -> Result<Result<(State, Vec<Event>), String>, NotWritten> {
+        let mut state = State::new(read.agreed());
+        if let Some(fork) = &read.agreement.fork_of {
+            let mut rows = self.waiter.wait(self.waiter.runs.events(&run.tenant, &fork.run, 0))?;
+            rows.truncate(usize::try_from(fork.events).unwrap_or(usize::MAX));
+            match read_events(&rows) {
+                Ok(events) => state = State::fold(read.agreed(), &events).forked(),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        let rows = self.waiter.wait(self.waiter.runs.events(&run.tenant, &run.id, 0))?;
+        Ok(read_events(&rows).map(|events| {
+            state.follow(&events);
+            (state, events)
+        }))
+    }
+
+    /// The attempt begins, or is taken over: on record before anything is done.
+    fn begin(&self, run: &Run, read: &mut Read, state: &mut State, pen: &Pen, is_new: bool) -> Result<(), NotWritten> {
+        let mut entries = Vec::new();
+        let mut metadata = read.attached.clone();
+        if is_new {
+            let is_planned = read.agreement.dependencies.is_empty() || run.attempt > 1;
+            if !is_planned {
+                // Only now is it known what it stands on.
+                read.agreement.lineage.snapshot_at = time(Timestamp::now());
+                for (run_id, attempt, robot) in self.dependencies(run, &read.agreement)? {
+                    read.agreement.lineage.depends_on.push(succeeded_id(&robot, &run_id, attempt));
+                }
+                metadata = Some(agreement::write(&read.contract, &read.agreement));
+            }
+            let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
+            let about = About { run, attempt: run.attempt, lineage, contract_hash: &hash, external: false };
+            if !is_planned {
+                entries.push(about.planned());
+            }
+            entries.push(about.running());
+        }
+        let begun = Event::Begun { attempt: run.attempt, worker: self.owner.to_owned() };
+        let mut events = decide(state, begun).events;
+        if read.attached.is_some() {
+            let what = "the run had no contract; the default one was attached".to_owned();
+            events.extend(decide(state, Event::Warned { what }).events);
+        }
+        pen.write(&events, entries, metadata, None)
+    }
+
+    fn dependencies(&self, run: &Run, agreement: &Agreement) -> Result<Vec<(String, u64, String)>, NotWritten> {
+        let mut found = Vec::new();
+        for id in agreement.dependencies.values() {
+            let runs = self.waiter.wait(self.waiter.runs.runs_named(&run.tenant, id))?;
+            found.extend(
+                runs.into_iter().filter(|other| other.id == *id).map(|other| (other.id, other.attempt, other.robot)),
+            );
+        }
+        Ok(found)
+    }
+
+    /// The stored contract is not one that this worker can or may execute. Visible everywhere, and nothing was done.
+    fn refuse(&self, run: &Run, pen: &Pen, bad: &BadAgreement) -> Result<(), NotWritten> {
+        let verdict = Verdict { retryable: false, ..Verdict::ended(Status::Failure, bad.code(), bad.to_string()) };
+        let lineage = lineage_of(&run.metadata);
+        let hash = hash_of(&run.metadata);
+        let about = About { run, attempt: run.attempt, lineage: &lineage, contract_hash: &hash, external: false };
+        let error = json!({"code": bad.code(), "message": bad.to_string(), "details": bad.details()});
+        let outcome =
+            json!({"error": error, "verdict": verdict, "governance": {"code": bad.code(), "details": bad.details()}});
+        let events =
+            [Event::Begun { attempt: run.attempt, worker: self.owner.to_owned() }, Event::Ended(verdict.clone())];
+        let end = End { state: RunState::Failed, outcome: Some(outcome.to_string()), capsule: None };
+        let entries = vec![about.running(), about.ended(&verdict, Value::Null)];
+        // One that was never planned cannot be said to run; the refusal itself has to be visible all the same.
+        match pen.write(&events, entries, None, Some(end.clone())) {
+            Err(NotWritten::Refused(_)) => {
+                pen.write(&events, vec![about.blocked(&bad.to_string())], None, Some(end))?
+            }
+            other => other?,
+        }
+        self.watch.ended(run, &verdict);
+        Ok(())
+    }
+
+    fn end(
+        &self,
+        run: &Run,
+        read: &Read,
+        verdict: &Verdict,
+        events: &[Event],
+        pen: &Pen,
+        finished: Finished,
+    ) -> Result<(), NotWritten> {
+        let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
+        let about = About { run, attempt: run.attempt, lineage, contract_hash: &hash, external: false };
+        let state = match verdict.status {
+            Status::Success => RunState::Succeeded,
+            _ if verdict.cancelled => RunState::Cancelled,
+            _ => RunState::Failed,
+        };
+        let result = json!({
+            "status": verdict.status, "receiptId": finished.outcome["result"]["receipt_id"],
+            "outputHash": finished.outcome["result"]["output_hash"],
+        });
+        let now = Timestamp::now();
+        let mut entries = vec![about.ended(verdict, result)];
+        entries.extend(finished.entries.into_iter().map(|entry| draft::read_value(entry, now)));
+        let admitted = verdict.status == Status::Success && !verdict.kept;
+        let capsule = finished.outcome["capsule"].as_str().filter(|_| admitted).map(ToOwned::to_owned);
+        let end = End { state, outcome: Some(finished.outcome.to_string()), capsule };
+        pen.write(events, entries, None, Some(end))
+    }
+}
+
+/// Performs an effect. What the hands had to record meanwhile is part of the state.
+fn perform(hands: &mut dyn Hands, effect: &Effect, state: &mut State, stop: &Stop, pen: Option<&Pen>) -> Event {
+    let desk = Open { stop, pen, recorded: Mutex::new(Vec::new()) };
+    let event = hands.perform(effect, state, &desk);
+    for recorded in desk.take() {
+        drop(decide(state, recorded));
+    }
+    event
+}
+
+/// The same, from the beginning, with nothing recorded anywhere: how a run is repeated. The events and the state at the
+/// end.
+pub fn rehearse(mut state: State, hands: &mut dyn Hands) -> (State, Vec<Event>) {
+    let stop = Stop::default();
+    let mut events = decide(&mut state, Event::Begun { attempt: 1, worker: String::new() }).events;
+    while let Some(effect) = next(&state) {
+        if matches!(effect, Effect::Finish(_)) {
+            break;
+        }
+        let event = perform(hands, &effect, &mut state, &stop, None);
+        events.extend(decide(&mut state, event).events);
+    }
+    (state, events)
+}
+
+fn crash_point(event: &Event) -> Option<&'static str> {
+    Some(match event {
+        Event::Frozen { .. } => "run.frozen",
+        Event::Staged { .. } => "run.staged",
+        Event::Planned(_) => "run.planned",
+        Event::Acted(_) => "run.acted",
+        Event::Checked(_) => "run.checked",
+        Event::Weighed { .. } => "run.weighed",
+        Event::Tested(_) => "run.tested",
+        Event::Published { .. } => "run.published",
+        _ => return None,
+    })
+}
+
+fn verdict_of(state: &State) -> Verdict {
+    match &state.phase {
+        actum_kernel::Phase::Over(verdict) => verdict.clone(),
+        _ => Verdict::ended(Status::Failure, "INTERNAL_ERROR", "the run has no end"),
+    }
+}
+
+/// The events of a journal, read.
+pub fn events_of(rows: &[RunEvent]) -> Result<Vec<Event>, String> {
+    read_events(rows)
+}
+
+fn read_events(rows: &[RunEvent]) -> Result<Vec<Event>, String> {
+    rows.iter()
+        .map(|row| serde_json::from_str(&row.body).map_err(|e| format!("event {} of its journal: {e}", row.n)))
+        .collect()
+}
+
+/// What is known of an end for which no receipt could be made.
+fn outcome_without_receipt(verdict: &Verdict, state: &State) -> Value {
+    json!({
+        "verdict": verdict,
+        "error": {"code": verdict.code, "message": verdict.message},
+        "warnings": state.warnings,
+    })
+}
+
+fn lineage_of(metadata: &str) -> Lineage {
+    let value: Value = serde_json::from_str(metadata).unwrap_or(Value::Null);
+    serde_json::from_value(value["lineage"].clone()).unwrap_or_else(|_| Lineage {
+        depends_on: Vec::new(),
+        snapshot_at: time(Timestamp::now()),
+        snapshot: None,
+    })
+}
+
+fn hash_of(metadata: &str) -> String {
+    let value: Value = serde_json::from_str(metadata).unwrap_or(Value::Null);
+    value[actum_contract::metadata::HASH].as_str().unwrap_or("missing").to_owned()
+}

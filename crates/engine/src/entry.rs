@@ -1,0 +1,99 @@
+//! What a run leaves in the ledger: its execution events, and what they stand on.
+
+use actum_kernel::{Verdict, code};
+use actum_ledger::draft::{self, Submission};
+use actum_ledger::event::{MODULE, State};
+use actum_ledger::run::Run;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::agreement::Lineage;
+
+/// A time as it is written.
+pub(crate) fn time(at: Timestamp) -> String {
+    format!("{at:.3}")
+}
+
+/// Who and what an event is about.
+#[derive(Debug, Clone)]
+pub(crate) struct About<'a> {
+    pub run: &'a Run,
+    pub attempt: u64,
+    pub lineage: &'a Lineage,
+    pub contract_hash: &'a str,
+    /// Publishing is left to somebody outside.
+    pub external: bool,
+}
+
+impl About<'_> {
+    fn event(&self, state: State, coherence: &str, extra: Value) -> Submission {
+        let now = Timestamp::now();
+        let mut payload = json!({
+            "executionId": self.run.id, "workflowVersion": "v1", "agentVersion": "v1", "executionContractVersion": "v1",
+            "attempt": self.attempt, "target": self.run.item, "action": "run",
+            "snapshotAt": self.lineage.snapshot_at, "coherenceStatus": coherence, "dryRun": !self.external,
+            "externalRefs": {"contractHash": self.contract_hash, "submission": self.run.submission},
+        });
+        if let (Some(fields), Value::Object(extra)) = (payload.as_object_mut(), extra) {
+            fields.extend(extra);
+        }
+        let entry = json!({
+            "tenantId": self.run.tenant.as_str(), "robotId": self.run.robot, "module": MODULE, "source": MODULE,
+            "type": "execution_event", "state": state.word(), "createdAt": time(now),
+            "payload": payload, "lineage": {"dependsOnLedgerIds": self.lineage.depends_on},
+        });
+        draft::read_value(entry, now)
+    }
+
+    pub(crate) fn planned(&self) -> Submission {
+        self.event(State::Planned, "coherent", json!({}))
+    }
+
+    pub(crate) fn running(&self) -> Submission {
+        self.event(State::Running, "coherent", json!({}))
+    }
+
+    /// How an attempt ended.
+    pub(crate) fn ended(&self, verdict: &Verdict, result: Value) -> Submission {
+        let message = verdict.message.clone().unwrap_or_default();
+        let code = verdict.code.as_deref().unwrap_or("FAILED");
+        let stale = code == code::COHERENCE_BLOCKED;
+        let coherence = if stale { "stale" } else { "coherent" };
+        match verdict.status {
+            actum_kernel::Status::Success => self.event(State::Succeeded, coherence, json!({"result": result})),
+            _ if verdict.cancelled => self.event(State::Cancelled, coherence, json!({"cancelReason": message})),
+            status => {
+                // Every denial is one to the ledger; what exactly was denied is in the message.
+                let denied = status == actum_kernel::Status::Denied && !stale;
+                let ledger_code = if denied { code::ADMISSION_DENIED } else { code };
+                let message = if denied && code != ledger_code { format!("{code}: {message}") } else { message };
+                let error = json!({"code": ledger_code, "message": message, "retryable": verdict.retryable && !stale});
+                self.event(State::Failed, coherence, json!({"error": error}))
+            }
+        }
+    }
+
+    /// It was never planned, and never will be: what it stands on has failed.
+    pub(crate) fn blocked(&self, message: &str) -> Submission {
+        let error = json!({"code": code::COHERENCE_BLOCKED, "message": message, "retryable": false});
+        self.event(State::Failed, "partial", json!({"error": error}))
+    }
+}
+
+/// The id under which the ledger keeps the success of a run's attempt.
+pub(crate) fn succeeded_id(robot: &str, run: &str, attempt: u64) -> String {
+    actum_ledger::event::id_of(robot, run, attempt, State::Succeeded)
+}
+
+/// The workspace as a submission found it.
+pub(crate) fn snapshot(tenant: &str, submission: &str, workspace: &str, tree: &str, at: &str) -> Submission {
+    let entry = json!({
+        "id": snapshot_id(submission), "tenantId": tenant, "module": "workspace", "source": "actum",
+        "type": "workspace_snapshot", "createdAt": at, "payload": {"workspace": workspace, "tree": tree},
+    });
+    draft::read_value(entry, Timestamp::now())
+}
+
+pub(crate) fn snapshot_id(submission: &str) -> String {
+    format!("snapshot:{submission}")
+}

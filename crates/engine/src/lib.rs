@@ -1,0 +1,23 @@
+//! What moves: runs are submitted, claimed, driven from effect to effect, kept alive, taken over and ended.
+//!
+//! Decides nothing about a run (`kernel` does) and touches no file (hands do): it records what happened before the next
+//! thing begins, and stops the moment somebody else has the run. The same code serves one command and a fleet of
+//! workers. Joined in `cli`.
+
+mod agreement;
+mod change;
+mod desk;
+mod drive;
+mod entry;
+mod gate;
+mod submit;
+mod wait;
+mod worker;
+
+pub use agreement::{Agreement, BadAgreement, ForkOf, Lineage, read_agreement};
+pub use change::{CONTRACT_KEYS, CancelError, Cancelled, ResumeError, Resumed, cancel, resume};
+pub use drive::{CRASH_POINTS, Workshop, events_of, rehearse};
+pub use gate::{Governed, govern};
+pub use submit::{SubmitError, Submitted, Wanted, submit};
+pub use wait::Waiter;
+pub use worker::{Engine, Settings, Watch};

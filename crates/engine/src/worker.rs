@@ -1,0 +1,295 @@
+//! Workers: claim what is ready, drive so many at once, keep their leases, hear who wants them to stop.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, scope};
+use std::time::{Duration, Instant};
+
+use actum_kernel::{Event, State, Status, Verdict, Why, code};
+use actum_ledger::journal::JournalError;
+use actum_ledger::run::{Claim, Filter, Held, Run, RunState, Settle};
+use serde_json::json;
+
+use crate::agreement;
+use crate::desk::{Stop, stored};
+use crate::drive::{Driver, Workshop};
+use crate::entry::About;
+use crate::wait::Waiter;
+
+/// How a worker is set up.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Unique among all workers, also those that are gone.
+    pub owner: String,
+    pub place: String,
+    pub lease: Duration,
+    pub jobs: usize,
+    /// Only these runs, and only until all of them are over.
+    pub submission: Option<String>,
+}
+
+/// Who looks on.
+pub trait Watch: Send + Sync {
+    /// Before each thing that is done.
+    fn see(&self, run: &Run, state: &State);
+    fn ended(&self, run: &Run, verdict: &Verdict);
+    fn remark(&self, run: &Run, text: &str);
+}
+
+/// How often the store is asked whether somebody wants a run to stop: well within a second.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often an idle worker asks for work, and looks for leases that are over.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// How often runs are looked for that wait in vain.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const OVER_PAGE: usize = 1_000;
+
+pub struct Engine {
+    waiter: Waiter,
+    workshop: Arc<dyn Workshop>,
+    watch: Arc<dyn Watch>,
+    settings: Settings,
+    held: Mutex<BTreeMap<String, (Held, Arc<Stop>)>>,
+    /// Runs that are waiting for a thread or have one.
+    busy: Mutex<usize>,
+    freed: Condvar,
+    interrupted: AtomicBool,
+    over: AtomicBool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    pub fn new(waiter: Waiter, workshop: Arc<dyn Workshop>, watch: Arc<dyn Watch>, settings: Settings) -> Self {
+        Self {
+            waiter,
+            workshop,
+            watch,
+            settings,
+            held: Mutex::default(),
+            busy: Mutex::new(0),
+            freed: Condvar::new(),
+            interrupted: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Stops everything here; the runs can go on later.
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+        let stops: Vec<Arc<Stop>> = locked(&self.held).values().map(|(_, stop)| Arc::clone(stop)).collect();
+        stops.iter().for_each(|stop| stop.stop(Why::Interrupted));
+        self.freed.notify_all();
+    }
+
+    /// Works until the submission is over; without one, until interrupted.
+    pub fn work(&self) -> Result<(), JournalError> {
+        let (sender, receiver) = channel::<Run>();
+        let receiver = Mutex::new(receiver);
+        scope(|threads| {
+            let failed = |e: std::io::Error| JournalError::Unavailable(format!("cannot start a thread: {e}"));
+            let started = (0..self.settings.jobs.max(1)).try_for_each(|n| {
+                let named = Builder::new().name(format!("actum-run-{n}"));
+                named.spawn_scoped(threads, || self.take_runs(&receiver)).map(drop)
+            });
+            let leases = Builder::new().name("actum-leases".into());
+            let started = started.and_then(|()| leases.spawn_scoped(threads, || self.keep()).map(drop));
+            let worked = started.map_err(failed).and_then(|()| self.dispatch(&sender));
+            // Threads end once there is nobody left to send them anything.
+            drop(sender);
+            self.wait_for_all();
+            self.over.store(true, Ordering::SeqCst);
+            worked
+        })
+    }
+
+    fn take_runs(&self, receiver: &Mutex<Receiver<Run>>) {
+        loop {
+            let next = locked(receiver).recv();
+            let Ok(run) = next else { return };
+            let stop = locked(&self.held).get(&run.id).map(|(_, stop)| Arc::clone(stop)).unwrap_or_default();
+            if self.interrupted.load(Ordering::SeqCst) {
+                stop.stop(Why::Interrupted);
+            }
+            let driver = Driver {
+                waiter: &self.waiter,
+                workshop: &*self.workshop,
+                watch: &*self.watch,
+                owner: &self.settings.owner,
+            };
+            driver.drive(&run, &stop);
+            locked(&self.held).remove(&run.id);
+            *locked(&self.busy) -= 1;
+            self.freed.notify_all();
+        }
+    }
+
+    fn wait_for_all(&self) {
+        let mut busy = locked(&self.busy);
+        while *busy > 0 {
+            busy = self.freed.wait_timeout(busy, ASK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn dispatch(&self, sender: &Sender<Run>) -> Result<(), JournalError> {
+        let mut swept: Option<Instant> = None;
+        let mut gone = Vec::new();
+        while !self.interrupted.load(Ordering::SeqCst) {
+            if swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+                self.sweep()?;
+                gone = self.workshop.gone();
+                swept = Some(Instant::now());
+            }
+            let free = self.settings.jobs.max(1) - *locked(&self.busy);
+            let claimed = if free > 0 { self.claim(free, &gone)? } else { Vec::new() };
+            let nothing = claimed.is_empty();
+            for run in claimed {
+                let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
+                locked(&self.held).insert(run.id.clone(), (held, Arc::default()));
+                *locked(&self.busy) += 1;
+                if sender.send(run).is_err() {
+                    return Ok(());
+                }
+            }
+            let busy = locked(&self.busy);
+            if nothing && *busy == 0 {
+                drop(busy);
+                self.sweep()?;
+                if self.is_over()? {
+                    return Ok(());
+                }
+                let busy = locked(&self.busy);
+                drop(self.freed.wait_timeout(busy, ASK_EVERY));
+            } else if *busy >= self.settings.jobs || nothing {
+                drop(self.freed.wait_timeout(busy, ASK_EVERY));
+            }
+        }
+        Ok(())
+    }
+
+    fn claim(&self, free: usize, gone: &[String]) -> Result<Vec<Run>, JournalError> {
+        let Settings { owner, place, lease, submission, .. } = &self.settings;
+        self.waiter.wait(self.waiter.runs.claim(Claim {
+            owner: owner.clone(),
+            place: place.clone(),
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            runs_max: free,
+            submission: submission.clone(),
+            dead: gone.to_vec(),
+        }))
+    }
+
+    /// Whether there is nothing more to wait for.
+    fn is_over(&self) -> Result<bool, JournalError> {
+        let Some(submission) = &self.settings.submission else { return Ok(false) };
+        for state in [RunState::Queued, RunState::Running, RunState::Blocked] {
+            let filter = Filter {
+                state: Some(state),
+                submission: Some(submission.clone()),
+                place: Some(self.settings.place.clone()),
+                before: None,
+                limit: OVER_PAGE,
+            };
+            let tenant = self.workshop.tenant();
+            if !self.waiter.wait(self.waiter.runs.runs(&tenant, filter))?.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends runs that wait for one that will never succeed.
+    fn sweep(&self) -> Result<(), JournalError> {
+        loop {
+            let doomed = self.waiter.wait(self.waiter.runs.doomed(&self.settings.place))?;
+            if doomed.is_empty() {
+                return Ok(());
+            }
+            let mut settled = false;
+            for (run, because) in doomed {
+                settled |= self.doom(&run, &because)?;
+            }
+            // Somebody else is at it.
+            if !settled {
+                return Ok(());
+            }
+        }
+    }
+
+    fn doom(&self, run: &Run, because: &str) -> Result<bool, JournalError> {
+        let message = format!("it depends on run {because}, which did not succeed");
+        let verdict = Verdict::ended(Status::Failure, code::DEPENDENCY_FAILED, message.clone());
+        let entries = match agreement::read(&run.metadata) {
+            Ok(read) if run.attempt == 1 => {
+                let hash = read.contract.hash.to_hex();
+                let lineage = &read.agreement.lineage;
+                vec![
+                    About { run, attempt: run.attempt, lineage, contract_hash: &hash, external: false }
+                        .blocked(&message),
+                ]
+            }
+            _ => Vec::new(),
+        };
+        let outcome = json!({"verdict": verdict, "error": {"code": code::DEPENDENCY_FAILED, "message": message}});
+        let settle = Settle {
+            tenant: run.tenant.clone(),
+            run: run.id.clone(),
+            version: run.version,
+            from: RunState::Blocked,
+            to: RunState::Failed,
+            attempt: run.attempt,
+            events: vec![stored(&Event::Ended(verdict.clone()))],
+            entries,
+            metadata: None,
+            outcome: Some(outcome.to_string()),
+            forget_capsule: false,
+        };
+        let written = self.waiter.wait(self.waiter.runs.settle(settle))?;
+        let done = written == actum_ledger::run::Written::Done;
+        if done {
+            self.watch.ended(run, &verdict);
+        }
+        Ok(done)
+    }
+
+    /// Keeps leases, and hears who wants a run to stop.
+    fn keep(&self) {
+        let mut renewed = Instant::now();
+        while !self.over.load(Ordering::SeqCst) {
+            let busy = locked(&self.busy);
+            drop(self.freed.wait_timeout(busy, LOOK_EVERY));
+            let held: Vec<Held> = locked(&self.held).values().map(|(held, _)| held.clone()).collect();
+            if held.is_empty() {
+                renewed = Instant::now();
+                continue;
+            }
+            let due = renewed.elapsed() >= self.settings.lease / 2;
+            let heard = if due {
+                renewed = Instant::now();
+                let lease_ms = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
+                self.waiter.wait(self.waiter.runs.renew(self.settings.owner.clone(), lease_ms, held))
+            } else {
+                self.waiter.wait(self.waiter.runs.look_after(&held))
+            };
+            // A store that does not answer now may answer later; every write asks it again who has the run.
+            for about in heard.unwrap_or_default() {
+                let stop = locked(&self.held).get(&about.run).map(|(_, stop)| Arc::clone(stop));
+                match stop {
+                    Some(stop) if about.lost => stop.stop(Why::Lost),
+                    Some(stop) if about.cancel => stop.stop(Why::Cancelled),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
