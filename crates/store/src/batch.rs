@@ -1,24 +1,25 @@
 //! One batch on its way through the rules: from requests and facts to rows. Shared by the dialects.
 
-use actum_contract::id::Tenant;
+use std::collections::HashMap;
+
 use actum_ledger::append::{Appended, Book, Decision};
 use actum_ledger::draft::{Draft, Rejection, Submission};
 use actum_ledger::journal::Outcome;
+use actum_ledger::refusal::Refusal;
 use actum_ledger::time::Moment;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::queue::{Done, Request};
+use crate::queue::Request;
 
 /// Refused documents kept for each tenant; older ones make room.
 pub(crate) const DEAD_LETTERS_MAX: i64 = 10_000;
 
-/// What has to be written for one request.
+/// What has to be written for one submission.
 #[derive(Debug)]
-pub(crate) enum Effect<'a> {
+pub(crate) enum Effect {
     Entry(Box<Appended>),
     DeadLetter(Letter),
-    Checkpoint { tenant: &'a Tenant, size: u64, note: &'a str },
     Nothing,
 }
 
@@ -30,31 +31,65 @@ pub(crate) struct Letter {
     pub document: Vec<u8>,
 }
 
+/// The requests of a batch that turned out to be refused as a whole, by their place in it.
+pub(crate) type Refused = HashMap<usize, Refusal>;
+
 /// The drafts of a batch, for a dialect that fetches their facts together.
 pub(crate) fn drafts(requests: &[Request]) -> impl Iterator<Item = &Draft> {
-    requests.iter().filter_map(|r| match r {
-        Request::Append(Submission::Draft(draft)) => Some(&**draft),
-        _ => None,
+    requests.iter().flat_map(Request::submissions).filter_map(|submission| match submission {
+        Submission::Draft(draft) => Some(&**draft),
+        Submission::Rejected(_) => None,
     })
 }
 
-/// Decides one request. The book must know the facts the request needs.
-pub(crate) fn decide<'a>(book: &mut Book, request: &'a Request, now: &Moment) -> (Effect<'a>, Done) {
-    match request {
-        Request::Checkpoint { tenant, size, note } => (Effect::Checkpoint { tenant, size: *size, note }, Done::Kept),
-        Request::Append(Submission::Rejected(rejection)) => refused(rejection),
-        Request::Append(Submission::Draft(draft)) => match book.decide(draft, || Uuid::now_v7().to_string(), now) {
+/// Decides one submission. The book must know the facts it needs.
+pub(crate) fn decide(book: &mut Book, submission: &Submission, now: &Moment) -> (Effect, Outcome) {
+    match submission {
+        Submission::Rejected(rejection) => refused(rejection),
+        Submission::Draft(draft) => match book.decide(draft, fresh_id, now) {
             Decision::Append(appended) => {
                 let outcome = Outcome::Created { id: appended.id.clone(), seq: appended.seq };
-                (Effect::Entry(appended), Done::Appended(outcome))
+                (Effect::Entry(appended), outcome)
             }
-            Decision::Idempotent { id, seq } => (Effect::Nothing, Done::Appended(Outcome::Idempotent { id, seq })),
+            Decision::Idempotent { id, seq } => (Effect::Nothing, Outcome::Idempotent { id, seq }),
             Decision::Refuse(refusal) => refused(&draft.rejected(refusal)),
         },
     }
 }
 
-fn refused<'a>(rejection: &Rejection) -> (Effect<'a>, Done) {
+/// Why the entries of one request are not taken.
+#[derive(Debug)]
+pub(crate) struct NotTaken {
+    pub refusal: Refusal,
+    /// The book has taken note of entries before the refused one: it is of no use any more.
+    pub spoiled: bool,
+}
+
+/// Decides the entries of one request, all or none.
+pub(crate) fn decide_all(book: &mut Book, all: &[Submission], now: &Moment) -> Result<Vec<Appended>, NotTaken> {
+    let mut entries = Vec::with_capacity(all.len());
+    for submission in all {
+        let refusal = match submission {
+            Submission::Rejected(rejection) => rejection.refusal.clone(),
+            Submission::Draft(draft) => match book.decide(draft, fresh_id, now) {
+                Decision::Append(appended) => {
+                    entries.push(*appended);
+                    continue;
+                }
+                Decision::Idempotent { .. } => continue,
+                Decision::Refuse(refusal) => refusal,
+            },
+        };
+        return Err(NotTaken { refusal, spoiled: !entries.is_empty() });
+    }
+    Ok(entries)
+}
+
+fn fresh_id() -> String {
+    Uuid::now_v7().to_string()
+}
+
+fn refused(rejection: &Rejection) -> (Effect, Outcome) {
     let Rejection { tenant, refusal, document } = rejection;
     let letter = Letter {
         tenant: tenant.as_ref().map(|t| t.as_str().to_owned()),
@@ -62,5 +97,5 @@ fn refused<'a>(rejection: &Rejection) -> (Effect<'a>, Done) {
         refusal: json!({"message": refusal.message, "details": refusal.details()}).to_string(),
         document: document.clone(),
     };
-    (Effect::DeadLetter(letter), Done::Appended(Outcome::Refused(refusal.clone())))
+    (Effect::DeadLetter(letter), Outcome::Refused(refusal.clone()))
 }

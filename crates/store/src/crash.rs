@@ -1,10 +1,13 @@
 //! The places in this crate where a test may stop the process for good.
 
-/// Every place, in the order in which an append, the upkeep and the blobs pass them.
+/// Every place, in the order in which an append, a run, the upkeep and the blobs pass them.
 pub const POINTS: &[&str] = &[
     "migrate.applied",
     "append.begun",
     "append.inserted",
+    "run.submitted",
+    "run.claimed",
+    "run.committed",
     "append.written",
     "append.committed",
     "checkpoint.written",

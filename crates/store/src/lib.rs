@@ -1,15 +1,17 @@
-//! The database: the journal of the ledger and its projections, on SQLite or PostgreSQL with one semantics; and the
-//! blobs, contents by their digest, in packs in a local folder.
+//! The database: the journal of the ledger, its projections and the runs, on SQLite or PostgreSQL with one semantics;
+//! and the blobs, contents by their digest, in packs in a local folder.
 //!
 //! Every decision is made by `actum_ledger`; this crate makes it atomic and durable. Joined in `cli`. No SQL stands
 //! anywhere else, and every statement about a tenant's data takes that tenant.
 
 mod batch;
 pub mod blob;
+mod change;
 mod crash;
 mod migration;
 mod postgres;
 mod queue;
+mod request;
 mod sqlite;
 mod tree;
 mod upkeep;
@@ -19,15 +21,16 @@ use std::sync::Arc;
 
 use actum_ledger::Journal;
 use actum_ledger::journal::JournalError;
+use actum_ledger::run::Runs;
 
 pub use crash::POINTS as CRASH_POINTS;
 pub use migration::VERSION;
 pub use upkeep::{Check, Projection, Upkeep};
 
 /// Everything a store can do.
-pub trait Store: Journal + Upkeep {}
+pub trait Store: Journal + Upkeep + Runs {}
 
-impl<T: Journal + Upkeep> Store for T {}
+impl<T: Journal + Upkeep + Runs> Store for T {}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,10 +12,16 @@ pub(crate) struct Migration {
 }
 
 /// Step `i` leads to version `i + 1`. Rows are only ever added.
-pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
-    sqlite: include_str!("../migrations/sqlite-0001.sql"),
-    postgres: include_str!("../migrations/postgres-0001.sql"),
-}];
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0001.sql"),
+        postgres: include_str!("../migrations/postgres-0001.sql"),
+    },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0002.sql"),
+        postgres: include_str!("../migrations/postgres-0002.sql"),
+    },
+];
 
 /// The version this program writes.
 pub const VERSION: usize = MIGRATIONS.len();

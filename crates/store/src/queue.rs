@@ -7,7 +7,10 @@ use actum_contract::id::Tenant;
 use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
 use actum_ledger::draft::Submission;
 use actum_ledger::journal::{JournalError, Outcome, Work};
+use actum_ledger::run::{Renewed, Run, Written};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::request::RunRequest;
 
 /// Requests that may wait for the writer before new ones are turned away.
 const QUEUE_REQUESTS_MAX: usize = 8_192;
@@ -17,6 +20,7 @@ const QUEUE_REQUESTS_MAX: usize = 8_192;
 pub(crate) enum Request {
     Append(Submission),
     Checkpoint { tenant: Tenant, size: u64, note: String },
+    Run(RunRequest),
 }
 
 impl Request {
@@ -24,6 +28,16 @@ impl Request {
         match self {
             Self::Append(submission) => submission.bytes(),
             Self::Checkpoint { note, .. } => note.len(),
+            Self::Run(request) => request.bytes(),
+        }
+    }
+
+    /// What it wants to have in the ledger.
+    pub(crate) fn submissions(&self) -> &[Submission] {
+        match self {
+            Self::Append(submission) => std::slice::from_ref(submission),
+            Self::Checkpoint { .. } => &[],
+            Self::Run(request) => request.entries(),
         }
     }
 }
@@ -33,6 +47,9 @@ impl Request {
 pub(crate) enum Done {
     Appended(Outcome),
     Kept,
+    Written(Written),
+    Claimed(Vec<Run>),
+    Renewed(Vec<Renewed>),
 }
 
 type Answer = oneshot::Sender<Result<Done, JournalError>>;
@@ -78,7 +95,7 @@ pub(crate) fn queue() -> (Sender, Receiver) {
 
 impl Sender {
     /// Takes its place in the queue now; the answer is awaited later.
-    pub(crate) fn send(&self, request: Request) -> Work<'static, Done> {
+    fn send<T: 'static>(&self, request: Request, expected: fn(Done) -> Option<T>) -> Work<'static, T> {
         let (answer, answered) = oneshot::channel();
         let sent = self.0.try_send((request, answer));
         Box::pin(async move {
@@ -88,25 +105,55 @@ impl Sender {
                     mpsc::error::TrySendError::Closed(_) => "its writer has stopped; start actum again".into(),
                 })
             })?;
-            answered
-                .await
-                .unwrap_or_else(|_| Err(JournalError::Unavailable("its writer has stopped; start actum again".into())))
+            let done = answered.await.unwrap_or_else(|_| {
+                Err(JournalError::Unavailable("its writer has stopped; start actum again".into()))
+            })?;
+            expected(done).ok_or_else(|| JournalError::Damaged("the writer gave the answer to another question".into()))
         })
     }
 
     pub(crate) fn append(&self, submission: Submission) -> Work<'static, Outcome> {
-        let done = self.send(Request::Append(submission));
-        Box::pin(async move {
-            match done.await? {
-                Done::Appended(outcome) => Ok(outcome),
-                Done::Kept => Err(JournalError::Damaged("the writer gave the answer to another question".into())),
-            }
+        self.send(Request::Append(submission), |done| match done {
+            Done::Appended(outcome) => Some(outcome),
+            _ => None,
         })
     }
 
     pub(crate) fn keep_checkpoint(&self, tenant: &Tenant, size: u64, note: &str) -> Work<'static, ()> {
-        let done = self.send(Request::Checkpoint { tenant: tenant.clone(), size, note: note.to_owned() });
-        Box::pin(async move { done.await.map(|_| ()) })
+        let request = Request::Checkpoint { tenant: tenant.clone(), size, note: note.to_owned() };
+        self.send(request, |done| matches!(done, Done::Kept).then_some(()))
+    }
+
+    pub(crate) fn write(&self, request: Result<RunRequest, JournalError>) -> Work<'static, Written> {
+        self.send_checked(request, |done| match done {
+            Done::Written(written) => Some(written),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn claim(&self, request: Result<RunRequest, JournalError>) -> Work<'static, Vec<Run>> {
+        self.send_checked(request, |done| match done {
+            Done::Claimed(runs) => Some(runs),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn renew(&self, request: Result<RunRequest, JournalError>) -> Work<'static, Vec<Renewed>> {
+        self.send_checked(request, |done| match done {
+            Done::Renewed(renewed) => Some(renewed),
+            _ => None,
+        })
+    }
+
+    fn send_checked<T: Send + 'static>(
+        &self,
+        request: Result<RunRequest, JournalError>,
+        expected: fn(Done) -> Option<T>,
+    ) -> Work<'static, T> {
+        match request {
+            Ok(request) => self.send(Request::Run(request), expected),
+            Err(e) => Box::pin(async { Err(e) }),
+        }
     }
 }
 

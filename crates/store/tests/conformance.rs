@@ -9,6 +9,7 @@ use actum_testkit::conformance;
 use actum_testkit::folder::Folder;
 use actum_testkit::memory::Memory;
 use actum_testkit::postgres::shared_url;
+use actum_testkit::runs::{self, Both};
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
@@ -41,6 +42,19 @@ async fn upkeep(store: Arc<dyn Store>) {
         assert_eq!(copied.dead_letters(Some(&tenant), 100).await.unwrap(), letters);
     }
     assert!(copied.projections(false).await.unwrap().iter().all(|p| p.differing == 0));
+}
+
+fn both(store: &Arc<dyn Store>) -> Both {
+    Both { runs: Arc::<dyn Store>::clone(store), journal: Arc::<dyn Store>::clone(store) }
+}
+
+#[test]
+fn sqlite_runs() {
+    let folder = Folder::new();
+    block_on(async {
+        let store = store(&Location::Sqlite(folder.join("actum.db"))).await;
+        runs::runs(both(&store)).await;
+    });
 }
 
 #[test]

@@ -8,4 +8,5 @@ pub mod folder;
 pub mod memory;
 pub mod postgres;
 pub mod program;
+pub mod runs;
 pub mod tree;

@@ -6,6 +6,7 @@
 mod open;
 mod read;
 mod rows;
+mod run_read;
 mod upkeep;
 mod write;
 

@@ -100,14 +100,22 @@ impl Writer {
         let now = Moment::new(Timestamp::now());
         let (mut all, mut entries, mut letters, mut checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            let (effect, done) = decide(&mut book, request, &now);
+            let submission = match request {
+                Request::Append(submission) => submission,
+                Request::Checkpoint { tenant, size, note } => {
+                    checkpoints.push((tenant, *size, note));
+                    all.push(Done::Kept);
+                    continue;
+                }
+                Request::Run(_) => return Err(JournalError::Unusable("not yet".into())),
+            };
+            let (effect, outcome) = decide(&mut book, submission, &now);
             match effect {
                 Effect::Entry(entry) => entries.push(entry),
                 Effect::DeadLetter(letter) => letters.push(letter),
-                Effect::Checkpoint { tenant, size, note } => checkpoints.push((tenant, size, note)),
                 Effect::Nothing => {}
             }
-            all.push(done);
+            all.push(Done::Appended(outcome));
         }
         let entries: Vec<&Appended> = entries.iter().map(|e| &**e).collect();
         let changed: BTreeSet<&Tenant> = entries.iter().map(|e| &e.tenant).collect();

@@ -4,6 +4,8 @@ mod copy;
 mod open;
 mod read;
 mod rows;
+mod run;
+mod run_read;
 mod upkeep;
 mod write;
 

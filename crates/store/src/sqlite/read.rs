@@ -144,11 +144,11 @@ impl Journal for Sqlite {
 }
 
 impl Sqlite {
-    fn sender(&self) -> Option<&Sender> {
+    pub(super) fn sender(&self) -> Option<&Sender> {
         self.sender.as_ref()
     }
 
-    fn ask<T: Send + 'static>(
+    pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> Result<T, JournalError> + Send + 'static,
     ) -> Work<'static, T> {
@@ -172,7 +172,7 @@ impl Sqlite {
     }
 }
 
-fn read_only<T>() -> Work<'static, T> {
+pub(super) fn read_only<T>() -> Work<'static, T> {
     let message = "the store may only be read here: appending needs write access to its file and folder";
     Box::pin(async move { Err(JournalError::Unusable(message.into())) })
 }

@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use actum_contract::id::Tenant;
-use actum_ledger::append::{Book, Known};
+use actum_ledger::append::{Appended, Book, Known};
 use actum_ledger::draft::{Draft, Submission};
 use actum_ledger::event::State;
-use actum_ledger::journal::JournalError;
+use actum_ledger::journal::{JournalError, Outcome};
+use actum_ledger::refusal::Refusal;
+use actum_ledger::run::Written;
 use actum_ledger::state::Last;
 use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::{failed, read, rows};
-use crate::batch::{Effect, decide};
+use crate::batch::{Effect, NotTaken, Refused, decide, decide_all};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
 
@@ -48,49 +50,118 @@ impl From<JournalError> for Failure {
     }
 }
 
+/// Commits what the requests come to. A refusal that comes too late to leave out what was decided before it is rare:
+/// then all is decided again without that request.
 fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>, Failure> {
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    crash::point("append.begun");
-    let now = Moment::new(Timestamp::now());
-    let mut book = Book::default();
-    let mut changed = BTreeSet::new();
-    let mut letters = BTreeSet::new();
-    let mut all = Vec::with_capacity(requests.len());
-    for request in requests {
-        if let Request::Append(Submission::Draft(draft)) = request {
-            learn(&tx, &mut book, draft)?;
+    let mut refused = Refused::new();
+    loop {
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        crash::point("append.begun");
+        let mut writing = Writing::new(&tx);
+        match writing.all(requests, &refused)? {
+            Ok(all) => {
+                writing.finish()?;
+                tx.commit().map_err(|e| Failure::Commit(failed(e)))?;
+                crash::point("append.committed");
+                return Ok(all);
+            }
+            Err((at, refusal)) => refused.insert(at, refusal),
+        };
+    }
+}
+
+/// A transaction under way.
+pub(super) struct Writing<'c> {
+    pub(super) tx: &'c Connection,
+    pub(super) now_ms: i64,
+    now: Moment,
+    book: Book,
+    changed: BTreeSet<Tenant>,
+    letters: BTreeSet<Option<String>>,
+}
+
+impl<'c> Writing<'c> {
+    fn new(tx: &'c Connection) -> Self {
+        let at = Timestamp::now();
+        let (now, now_ms) = (Moment::new(at), at.as_millisecond());
+        Self { tx, now_ms, now, book: Book::default(), changed: BTreeSet::new(), letters: BTreeSet::new() }
+    }
+
+    /// The answers; or the request that has to be left out, and why.
+    fn all(
+        &mut self,
+        requests: &[Request],
+        refused: &Refused,
+    ) -> Result<Result<Vec<Done>, (usize, Refusal)>, JournalError> {
+        let mut all = Vec::with_capacity(requests.len());
+        for (at, request) in requests.iter().enumerate() {
+            let done = match request {
+                _ if refused.contains_key(&at) => Ok(Done::Written(Written::Refused(refused[&at].clone()))),
+                Request::Append(submission) => self.append(submission).map(Done::Appended),
+                Request::Checkpoint { tenant, size, note } => {
+                    let sql = "INSERT OR IGNORE INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3)";
+                    let values = params![tenant.as_str(), *size as i64, note];
+                    let kept = self.tx.prepare_cached(sql).and_then(|mut s| s.execute(values));
+                    crash::point("checkpoint.written");
+                    kept.map(|_| Done::Kept).map_err(failed)
+                }
+                Request::Run(request) => match self.run(request)? {
+                    Ok(done) => Ok(done),
+                    Err(refusal) => return Ok(Err((at, refusal))),
+                },
+            };
+            all.push(done?);
         }
-        let (effect, done) = decide(&mut book, request, &now);
+        Ok(Ok(all))
+    }
+
+    fn append(&mut self, submission: &Submission) -> Result<Outcome, JournalError> {
+        if let Submission::Draft(draft) = submission {
+            learn(self.tx, &mut self.book, draft)?;
+        }
+        let (effect, outcome) = decide(&mut self.book, submission, &self.now);
         match effect {
-            Effect::Entry(entry) => {
-                rows::insert_entry(&tx, &entry)?;
-                crash::point("append.inserted");
-                rows::project(&tx, &entry)?;
-                changed.insert(entry.tenant);
-            }
+            Effect::Entry(entry) => self.put_entry(*entry).map_err(failed)?,
             Effect::DeadLetter(letter) => {
-                rows::insert_letter(&tx, &letter, time::nanoseconds(now.at))?;
-                letters.insert(letter.tenant);
-            }
-            Effect::Checkpoint { tenant, size, note } => {
-                let sql = "INSERT OR IGNORE INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3)";
-                tx.prepare_cached(sql)?.execute(params![tenant.as_str(), size as i64, note])?;
-                crash::point("checkpoint.written");
+                rows::insert_letter(self.tx, &letter, time::nanoseconds(self.now.at)).map_err(failed)?;
+                self.letters.insert(letter.tenant);
             }
             Effect::Nothing => {}
         }
-        all.push(done);
+        Ok(outcome)
     }
-    for (tenant, log) in book.logs().filter(|(tenant, _)| changed.contains(*tenant)) {
-        rows::put_log(&tx, tenant.as_str(), log)?;
+
+    /// Decides the entries of a request about runs, all or none. Nothing is written yet.
+    pub(super) fn decide_all(
+        &mut self,
+        submissions: &[Submission],
+    ) -> Result<Result<Vec<Appended>, NotTaken>, JournalError> {
+        for submission in submissions {
+            if let Submission::Draft(draft) = submission {
+                learn(self.tx, &mut self.book, draft)?;
+            }
+        }
+        Ok(decide_all(&mut self.book, submissions, &self.now))
     }
-    for tenant in &letters {
-        rows::trim_letters(&tx, tenant.as_deref())?;
+
+    pub(super) fn put_entry(&mut self, entry: Appended) -> rusqlite::Result<()> {
+        rows::insert_entry(self.tx, &entry)?;
+        crash::point("append.inserted");
+        rows::project(self.tx, &entry)?;
+        self.changed.insert(entry.tenant);
+        Ok(())
     }
-    crash::point("append.written");
-    tx.commit().map_err(|e| Failure::Commit(failed(e)))?;
-    crash::point("append.committed");
-    Ok(all)
+
+    fn finish(&self) -> rusqlite::Result<()> {
+        for (tenant, log) in self.book.logs().filter(|(tenant, _)| self.changed.contains(*tenant)) {
+            rows::put_log(self.tx, tenant.as_str(), log)?;
+        }
+        for tenant in &self.letters {
+            rows::trim_letters(self.tx, tenant.as_deref())?;
+        }
+        crash::point("append.written");
+        Ok(())
+    }
 }
 
 /// Tells the book what the rules will ask about this draft.
