@@ -243,6 +243,12 @@ fn disk(desk: &Desk) {
     let read = limited("exec 3< data/0; rm data/0; cat data/* <&3 > /dev/null; sleep 0.5; echo little > new");
     assert_eq!(read.ended, Ended::Exited(0), "{read:?}");
     assert!(read.used.disk_bytes < 1 << 20, "{read:?}");
+    // Somebody else works in the folder beneath meanwhile.
+    let touch = format!("sleep 0.3; touch {}/*", desk.path("lower/data").display());
+    let mut other = Command::new("/bin/sh").args(["-c", &touch]).spawn().unwrap();
+    let beside = limited("sleep 1");
+    assert!(other.wait().unwrap().success());
+    assert_eq!(beside.ended, Ended::Exited(0), "{beside:?}");
     // Each file is smaller than what one file may have.
     let filled = limited("for i in 1 2 3 4 5 6 7 8 9 10; do head -c 524288 /dev/zero > new-$i; done; sleep 20");
     assert_eq!(filled.ended, Ended::OutOfDisk, "{filled:?}");
