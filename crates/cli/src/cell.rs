@@ -186,7 +186,7 @@ impl Wanted<'_> {
             pinned: None,
             environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             folder: self.folder,
-            grants: grants.into_iter().map(|(path, access)| Grant { path, access }).collect(),
+            grants: grants.into_iter().map(|(path, access)| Grant::same(path, access)).collect(),
             deny,
             limits,
             network,

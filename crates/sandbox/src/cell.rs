@@ -2,7 +2,7 @@
 //! `spawner` builds one from it, `cli` and the engine write it down.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -28,12 +28,65 @@ pub struct Cell {
     pub weaker: Vec<Wall>,
 }
 
-/// A path of the machine that the cell sees under the same name. Absolute, without links in it.
+/// A path that the cell sees. One that lies in another covers what is there: in an overlay that may be nothing, in a folder
+/// it may not, since the folder would have to be changed for it. All paths are absolute, without links in them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Grant {
+    /// By which the cell knows it.
     #[serde(with = "path")]
     pub path: PathBuf,
     pub access: Access,
+    pub from: Source,
+}
+
+/// Where on the machine that is what a cell sees under a path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Source {
+    /// Under the same path.
+    Same,
+    /// A folder or a file elsewhere.
+    Folder(#[serde(with = "path")] PathBuf),
+    /// What is in `lower`, with the changes that are in `upper`, where those of the cell end up too. `upper` and `work` lie
+    /// beside each other in one folder, and nobody else uses them meanwhile.
+    Overlay {
+        #[serde(with = "path")]
+        lower: PathBuf,
+        #[serde(with = "path")]
+        upper: PathBuf,
+        #[serde(with = "path")]
+        work: PathBuf,
+    },
+}
+
+impl Grant {
+    /// A path of the machine under the same name.
+    pub fn same(path: impl Into<PathBuf>, access: Access) -> Self {
+        Self { path: path.into(), access, from: Source::Same }
+    }
+
+    /// What has to be taken from the machine for it. For an overlay that is `lower`, and the folder in which the two others
+    /// are: the kernel wants them from one mount.
+    pub(crate) fn origins(&self) -> Vec<Origin<'_>> {
+        let as_it_is = |path, whole| Origin { path, owned_as: Path::new(""), whole };
+        match &self.from {
+            Source::Same => vec![as_it_is(&self.path, true)],
+            Source::Folder(folder) => vec![as_it_is(folder, true)],
+            Source::Overlay { lower, upper, .. } => {
+                let (folder, name) = (upper.parent().unwrap_or(upper), upper.file_name().unwrap_or_default());
+                vec![as_it_is(lower, false), Origin { path: folder, owned_as: Path::new(name), whole: false }]
+            }
+        }
+    }
+}
+
+/// A tree of the machine that is needed for a grant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub path: &'a Path,
+    /// What in it tells whose files are to be the cell's own.
+    pub owned_as: &'a Path,
+    /// With what is mounted in it.
+    pub whole: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -177,13 +230,13 @@ pub struct Used {
 }
 
 /// A small cell in which `true` is run, to find out what this machine can do. Every wall may be missing.
-pub fn probe_cell(folder: &std::path::Path) -> Cell {
+pub fn probe_cell(folder: &Path) -> Cell {
     Cell {
         program: vec!["true".into()],
         pinned: None,
         environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
         folder: folder.to_owned(),
-        grants: vec![Grant { path: folder.to_owned(), access: Access::Write }],
+        grants: vec![Grant::same(folder, Access::Write)],
         deny: Vec::new(),
         limits: Limits {
             timeout_ms: Some(10_000),
@@ -202,9 +255,9 @@ pub fn probe_cell(folder: &std::path::Path) -> Cell {
 
 /// Paths need not be text, though the way they are usually sent wants them to be.
 mod path {
-    use super::{Deserialize, Deserializer, OsString, PathBuf, Serialize, Serializer};
+    use super::{Deserialize, Deserializer, OsString, Path, PathBuf, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(path: &std::path::Path, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
         path.as_os_str().serialize(to)
     }
 

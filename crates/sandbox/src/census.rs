@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Pid;
 
@@ -127,14 +128,48 @@ fn memory_files() -> u64 {
     bytes
 }
 
+/// A folder that the cell may write to.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// As the cell knows it.
+    path: PathBuf,
+    /// Where what is written to it is kept, if that is not the folder itself. Only this process can go there.
+    kept: Option<OwnedFd>,
+}
+
+impl Written {
+    pub(crate) fn new(path: PathBuf, kept: Option<OwnedFd>) -> Self {
+        Self { path, kept }
+    }
+
+    fn place(&self) -> PathBuf {
+        // The folder behind the open file, and not the link to it.
+        self.kept.as_ref().map_or(self.path.clone(), |kept| format!("/proc/self/fd/{}/.", kept.as_raw_fd()).into())
+    }
+}
+
+/// The system stamps files with the time of its last tick. The slowest tick a hundred times a second.
+const TICK: Duration = Duration::from_millis(20);
+
 /// Room that files take which were changed since `start`, in folders of the cell, and how many names they have. A path too
 /// long to be followed counts as too much: nobody makes one who does not want to hide.
-pub(crate) fn changed(folders: &[PathBuf], start: SystemTime) -> (u64, u64) {
-    let start = start.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+pub(crate) fn changed(folders: &[Written], start: SystemTime) -> (u64, u64) {
+    let start = start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
+    let start = (start.as_secs().cast_signed(), i64::from(start.subsec_nanos()));
+    // Some file systems know whole seconds only.
+    let is_new = |found: &fs::Metadata| {
+        let at = (found.ctime(), found.ctime_nsec());
+        at >= start || (at.1 == 0 && at.0 == start.0)
+    };
     let mut seen = BTreeSet::new();
-    let mut waiting: Vec<PathBuf> = folders.to_vec();
+    // Each on its own: an overlay in one of the others shows more than was written.
+    let apart: BTreeSet<&Path> = folders.iter().filter(|f| f.kept.is_some()).map(|f| f.path.as_path()).collect();
+    let mut waiting: Vec<PathBuf> = folders.iter().map(Written::place).collect();
     let (mut bytes, mut names) = (0, 0);
     while let Some(path) = waiting.pop() {
+        if apart.contains(path.as_path()) {
+            continue;
+        }
         let found = match fs::symlink_metadata(&path) {
             Ok(found) => found,
             Err(e) if e.kind() == std::io::ErrorKind::InvalidFilename => return (u64::MAX, names),
@@ -143,7 +178,7 @@ pub(crate) fn changed(folders: &[PathBuf], start: SystemTime) -> (u64, u64) {
         if found.is_dir() {
             waiting.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
-        if found.ctime() >= start {
+        if is_new(&found) {
             names += 1;
             if seen.insert((found.dev(), found.ino())) {
                 bytes += found.blocks() * 512;
@@ -155,8 +190,9 @@ pub(crate) fn changed(folders: &[PathBuf], start: SystemTime) -> (u64, u64) {
         for entry in fs::read_dir(thread.join("fd")).into_iter().flatten().flatten() {
             let Ok(to) = fs::read_link(entry.path()) else { continue };
             let is_gone = to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
-            if is_gone && folders.iter().any(|folder| to.starts_with(folder)) {
-                let found = fs::metadata(entry.path()).ok();
+            if is_gone && folders.iter().any(|folder| to.starts_with(&folder.path)) {
+                // In an overlay it may be one that was only read, and is still there beneath.
+                let found = fs::metadata(entry.path()).ok().filter(is_new);
                 if let Some(found) = found.filter(|found| seen.insert((found.dev(), found.ino()))) {
                     bytes += found.blocks() * 512;
                 }

@@ -6,7 +6,6 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,7 +15,8 @@ use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_b
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Access, Cell, Ended, Kept, Network, Report, Used, Wall};
+use crate::cell::{Cell, Ended, Kept, Network, Report, Used, Wall};
+use crate::census::Written;
 use crate::cgroup::Counters;
 use crate::channel;
 use crate::root::{self, Built, Plan};
@@ -59,7 +59,7 @@ pub(crate) const OPEN: u8 = 2;
 pub(crate) struct Enter {
     pub cell: Cell,
     pub counters: usize,
-    /// How many come along or follow in messages of their own, if somebody else has taken them.
+    /// How many of `Grant::origins` come along or follow in messages of their own, if somebody else has taken them.
     pub trees: Option<usize>,
     /// It will be put into a control group if it lives long enough.
     pub grouped_later: bool,
@@ -199,7 +199,7 @@ struct Life<'a> {
     disk: Arc<Disk>,
     /// From the beginning: then the group has counted everything.
     was_grouped: bool,
-    writable: Vec<PathBuf>,
+    written: Arc<[Written]>,
     status: Option<Ended>,
 }
 
@@ -212,7 +212,7 @@ struct Disk {
 }
 
 impl Disk {
-    fn watch(folders: Vec<PathBuf>, start: SystemTime) -> Built<Arc<Self>> {
+    fn watch(folders: Arc<[Written]>, start: SystemTime) -> Built<Arc<Self>> {
         let disk = Arc::new(Self::default());
         if folders.is_empty() {
             return Ok(disk);
@@ -287,7 +287,7 @@ impl<'a> Life<'a> {
             scratch_bytes: cell.limits.scratch_bytes,
             network: &cell.network,
         };
-        root::finish(plan)?;
+        let written: Arc<[Written]> = root::finish(plan)?.into();
         if let Network::Listened { ports } = &cell.network {
             let listeners = listen(ports).map_err(|e| format!("cannot listen in the cell's network: {e}"))?;
             let told = channel::send(waiting, &Said::Listening, &channel::borrow(&listeners));
@@ -295,10 +295,8 @@ impl<'a> Life<'a> {
         }
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
-        let writable: Vec<PathBuf> =
-            cell.grants.iter().filter(|g| g.access > Access::Read).map(|g| g.path.clone()).collect();
         // There before the program is, which is not to have its place.
-        let disk = Disk::watch(writable.clone(), started.1)?;
+        let disk = Disk::watch(Arc::clone(&written), started.1)?;
         let begin = Begin { cell: cell.clone(), is_grouped: counts_memory || enter.grouped_later };
         let passed = channel::borrow(&standard);
         channel::send(&line, &begin, &passed).map_err(|e| format!("cannot talk to the program: {e}"))?;
@@ -332,7 +330,7 @@ impl<'a> Life<'a> {
             used: Used { processes_peak: 1, ..Used::default() },
             disk,
             was_grouped: counts_memory,
-            writable,
+            written,
             status,
         };
         Ok(life.last())
@@ -373,7 +371,7 @@ impl<'a> Life<'a> {
             return (Ended::OutOfMemory, self.accounts());
         }
         // Faster than it was looked at, it may have filled the disk all the same.
-        let has_written = !self.writable.is_empty() && !matches!(ended, Ended::NotStarted(_));
+        let has_written = !self.written.is_empty() && !matches!(ended, Ended::NotStarted(_));
         let ended = if has_written && self.is_disk_full() { Ended::OutOfDisk } else { ended };
         (ended, self.accounts())
     }
@@ -517,7 +515,7 @@ impl<'a> Life<'a> {
 
     /// Looked at once more when nothing can change any more.
     fn is_disk_full(&mut self) -> bool {
-        let (bytes, names) = census::changed(&self.writable, self.started.1);
+        let (bytes, names) = census::changed(&self.written, self.started.1);
         self.used.disk_bytes = self.used.disk_bytes.max(bytes);
         bytes > self.cell.limits.disk_bytes || names > FILES_MAX
     }
@@ -536,7 +534,7 @@ impl<'a> Life<'a> {
                 return Some(Ended::OutOfMemory);
             }
         }
-        if self.writable.is_empty() {
+        if self.written.is_empty() {
             return None;
         }
         let (bytes, names) = self.disk.read();

@@ -2,12 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount_change};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, mount_change,
+};
 
 use crate::{entry, sys};
 
@@ -100,6 +103,30 @@ pub(crate) enum MountError {
     Mount(Errno),
 }
 
+/// Keeps the overlay's marks readable without privileges, and rules out features (redirect_dir, metacopy) whose marks
+/// would mean something else.
+const MARKS: &str = "userxattr";
+const SETTINGS: [(&str, &str); 2] = [("index", "off"), ("xino", "off")];
+
+/// An overlay that is mounted nowhere yet. The first of `lowers` is on top of the others. For a process that stands in the
+/// root it builds, with its own processes in `proc`.
+pub(crate) fn assemble(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let name = |opened: &OwnedFd| format!("proc/self/fd/{}", opened.as_raw_fd());
+    let lowers: Vec<String> = lowers.iter().map(name).collect();
+    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&overlay, "source", "actum")?;
+    fsconfig_set_flag(&overlay, MARKS)?;
+    for (name, value) in SETTINGS {
+        fsconfig_set_string(&overlay, name, value)?;
+    }
+    fsconfig_set_string(&overlay, "lowerdir", lowers.join(":"))?;
+    fsconfig_set_string(&overlay, "upperdir", name(upper))?;
+    fsconfig_set_string(&overlay, "workdir", name(work))?;
+    fsconfig_create(&overlay)?;
+    let plain = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, plain)
+}
+
 /// Mounts the overlay for this process alone.
 pub(crate) fn mount(layers: &Layers) -> Result<Way, MountError> {
     let way = leave()?;
@@ -113,9 +140,8 @@ pub(crate) fn mount(layers: &Layers) -> Result<Way, MountError> {
     let (lower, _lower) = open(&layers.lower)?;
     let (upper, _upper) = open(&layers.upper)?;
     let (work, _work) = open(&layers.work)?;
-    // `userxattr` keeps the overlay's marks readable without privileges, and rules out features (redirect_dir,
-    // metacopy) whose marks would mean something else.
-    let options = format!("userxattr,lowerdir={lower},upperdir={upper},workdir={work},index=off,xino=off");
+    let settings = SETTINGS.map(|(name, value)| format!("{name}={value}")).join(",");
+    let options = format!("{MARKS},lowerdir={lower},upperdir={upper},workdir={work},{settings}");
     let options = std::ffi::CString::new(options).map_err(|_| MountError::Mount(Errno::INVAL))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount(layers.name.as_str(), &layers.at, "overlay", flags, Some(options.as_c_str()))

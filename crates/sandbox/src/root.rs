@@ -8,15 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
     open_tree, unmount,
 };
 
-use crate::cell::{Access, Grant, Network};
-use crate::sys;
+use crate::cell::{Access, Grant, Network, Origin, Source};
+use crate::census::Written;
+use crate::{overlay, sys};
 
 /// What failed, as a person can read it.
 pub(crate) type Built<T> = Result<T, String>;
@@ -50,6 +51,8 @@ pub(crate) const HOME: &str = "/home/actum";
 const SCRATCH: &str = ".scratch";
 const DENIED: &str = ".denied";
 const OWN: &str = ".own";
+/// Where the layers of an overlay are while it is put together. Gone before the program is there.
+const LAYERS: &str = ".layers";
 const OWN_NAMES: [&str; 5] = ["passwd", "group", "nsswitch.conf", "hosts", "resolv.conf"];
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
@@ -65,16 +68,23 @@ fn call<T>(doing: &str, what: impl AsRef<Path>, done: rustix::io::Result<T>) -> 
 
 /// A copy of the mounts at a path of the machine, held by nobody but us. Links on the way are refused: the path was looked
 /// at before, and somebody may have put them there since.
-pub(crate) fn tree(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn tree(origin: Origin<'_>) -> io::Result<OwnedFd> {
+    let found = find(origin.path, OFlags::empty())?;
+    let mut how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    how.set(OpenTreeFlags::AT_RECURSIVE, origin.whole);
+    Ok(open_tree(found, "", how)?)
+}
+
+/// What is at a path. No link is followed on the way; one at its end is found with `NOFOLLOW`.
+fn find(at: &Path, how: OFlags) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let found = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
-    let whole = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::AT_RECURSIVE;
-    Ok(open_tree(found, "", whole | OpenTreeFlags::AT_EMPTY_PATH | OpenTreeFlags::OPEN_TREE_CLOEXEC)?)
+    openat2(CWD, at, how | OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 fn put(tree: BorrowedFd<'_>, at: &Path) -> Built<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    call("mount", at, move_mount(tree, "", CWD, at, flags))
+    let place = call("find", at, find(at, OFlags::NOFOLLOW))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    call("mount", at, move_mount(tree, "", place, "", flags))
 }
 
 /// Shows a path of the machine at the same place, if it is there. What may be done with it is said later, for all at once.
@@ -214,57 +224,162 @@ fn mask(at: &Path, is_folder: bool) -> Built<()> {
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub grants: &'a [Grant],
-    /// One for each grant, if they were taken by somebody with more rights than ours.
+    /// Those of all grants' origins, if they were taken by somebody with more rights than ours.
     pub trees: Option<Vec<OwnedFd>>,
     pub deny: &'a [PathBuf],
     pub scratch_bytes: u64,
     pub network: &'a Network,
 }
 
-/// Adds it, and leaves the machine's tree behind.
-pub(crate) fn finish(plan: Plan<'_>) -> Built<()> {
+/// Adds it, and leaves the machine's tree behind. Where the cell may write.
+pub(crate) fn finish(plan: Plan<'_>) -> Built<Vec<Written>> {
     resize_scratch(plan.scratch_bytes)?;
     if *plan.network == Network::Open {
         names(plan.network)?;
     }
-    let trees = match plan.trees {
-        Some(trees) => trees,
-        None => {
-            let taken = plan.grants.iter().map(|grant| tree(&grant.path).map_err(told("show", &grant.path)));
-            taken.collect::<Built<Vec<_>>>()?
-        }
-    };
+    let granted = take(plan.grants, plan.trees)?;
     let covers_names = plan.grants.iter().any(|grant| grant.path == Path::new("/etc"));
     if covers_names {
         keep_names()?;
     }
-    for (grant, tree) in plan.grants.iter().zip(&trees) {
+    let written = show_granted(granted)?;
+    if covers_names {
+        own_names()?;
+    }
+    for path in plan.deny {
+        deny(path, plan.grants)?;
+    }
+    close()?;
+    Ok(written)
+}
+
+/// A grant, and the trees of its origins.
+type Granted<'a> = (&'a Grant, Vec<OwnedFd>);
+
+/// With what lies in another after it, so that it covers what is there.
+fn take(grants: &[Grant], trees: Option<Vec<OwnedFd>>) -> Built<Vec<Granted<'_>>> {
+    let mut trees = trees.map(Vec::into_iter);
+    let mut take_one = |grant: &Grant| match &mut trees {
+        Some(trees) => Ok(trees.by_ref().take(grant.origins().len()).collect()),
+        None => {
+            let taken = |origin: Origin<'_>| tree(origin).map_err(told("show", origin.path));
+            grant.origins().into_iter().map(taken).collect()
+        }
+    };
+    let taken = grants.iter().map(|grant| take_one(grant).map(|trees| (grant, trees)));
+    let mut granted = taken.collect::<Built<Vec<Granted<'_>>>>()?;
+    granted.sort_by_key(|(grant, _)| &grant.path);
+    Ok(granted)
+}
+
+fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
+    let all: Vec<(&Path, bool)> =
+        granted.iter().map(|(grant, trees)| (grant.path.as_path(), trees.iter().all(is_folder))).collect();
+    let mut written = Vec::new();
+    for (index, (grant, mut trees)) in granted.into_iter().enumerate() {
+        let missing = || "the helper did not pass on what the cell needs".to_owned();
+        let last = trees.pop().ok_or_else(missing)?;
+        let (tree, kept) = match &grant.from {
+            Source::Overlay { upper, work, .. } => {
+                let lower = trees.pop().ok_or_else(missing)?;
+                let inner = all[index + 1..].iter();
+                let inner = inner.filter_map(|(path, is)| Some((path.strip_prefix(&grant.path).ok()?, *is)));
+                let (merged, upper) = merge(&lower, &last, (upper, work), &inner.collect::<Vec<_>>())?;
+                (merged, Some(upper))
+            }
+            Source::Same | Source::Folder(_) => (last, None),
+        };
         let allowed = match grant.access {
             Access::Look | Access::Read => READ_ONLY | HARMLESS,
             Access::Write | Access::Pinned => HARMLESS,
         };
         sys::set_mount(tree.as_fd(), allowed, None, true).map_err(told("protect", &grant.path))?;
         let at = within(&grant.path);
-        make_place(at, is_folder(tree))?;
+        let outer = all[..index].iter().rev().find(|(path, _)| grant.path.starts_with(path));
+        match (outer, find(at, OFlags::NOFOLLOW)) {
+            // What is granted is not changed to make room for something else.
+            (Some((outer, _)), Err(Errno::NOENT)) => {
+                let (path, outer) = (grant.path.display(), outer.display());
+                return Err(format!("cannot show {path}: nothing is there in {outer} that it could cover"));
+            }
+            (Some(_), _) => {}
+            (None, _) => make_place(at, is_folder(&tree))?,
+        }
         put(tree.as_fd(), at)?;
-    }
-    if covers_names {
-        own_names()?;
-    }
-    for path in plan.deny {
-        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        match openat2(CWD, within(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Ok(found) => mask(within(path), is_folder(&found))?,
-            // Where we cannot come, the program cannot either: it is nobody else.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
-            Err(e) => return Err(told("deny", path)(e.into())),
+        if grant.access > Access::Read {
+            written.push(Written::new(grant.path.clone(), kept));
         }
     }
-    close()
+    Ok(written)
+}
+
+/// An overlay of a tree and the folder that the paths of upper and work lie in; and the upper folder. The kernel takes
+/// layers from places among our own mounts only, so they have one while it is put together. `inner` is what will cover
+/// something in it: where nothing is, a place is made up beneath all layers, so that none has to be written to for that.
+fn merge(
+    lower: &OwnedFd,
+    stage: &OwnedFd,
+    (upper, work): (&Path, &Path),
+    inner: &[(&Path, bool)],
+) -> Built<(OwnedFd, OwnedFd)> {
+    let [lower_at, stage_at, beneath_at] = ["lower", "stage", "beneath"].map(|name| Path::new(LAYERS).join(name));
+    for (tree, at) in [(lower, &lower_at), (stage, &stage_at)] {
+        fs::create_dir_all(at).map_err(told("make", at))?;
+        put(tree.as_fd(), at)?;
+    }
+    let own = |path: &Path| match path.file_name().filter(|_| path.parent() == upper.parent()) {
+        Some(name) => call("find", path, find(&stage_at.join(name), OFlags::empty())),
+        None => Err(format!("{} is not beside {}", path.display(), upper.display())),
+    };
+    let (upper, work) = (own(upper)?, own(work)?);
+    let mut lowers = vec![call("find", &lower_at, find(&lower_at, OFlags::empty()))?];
+    let is_missing = |at: &Path| {
+        let is_in = |layer: &OwnedFd| rustix::fs::statat(layer, at, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        !is_in(&upper) && !is_in(&lowers[0])
+    };
+    let missing: Vec<_> = inner.iter().filter(|(at, _)| is_missing(at)).collect();
+    if !missing.is_empty() {
+        fs::create_dir(&beneath_at).map_err(told("make", &beneath_at))?;
+        let plain = MountFlags::NOSUID | MountFlags::NODEV;
+        let options = c"size=1m,nr_inodes=4k,mode=755";
+        call("mount", &beneath_at, mount("actum", &beneath_at, "tmpfs", plain, Some(options)))?;
+        for (at, is_folder) in &missing {
+            make_place(&beneath_at.join(at), *is_folder)?;
+        }
+        lowers.push(call("find", &beneath_at, find(&beneath_at, OFlags::empty()))?);
+    }
+    let merged = overlay::assemble(&lowers, &upper, &work).map_err(|e| format!("cannot mount the overlay: {e}"))?;
+    let mut taken_away = vec![lower_at, stage_at];
+    taken_away.extend((!missing.is_empty()).then_some(beneath_at));
+    for at in taken_away {
+        call("take away", &at, unmount(&at, UnmountFlags::DETACH))?;
+    }
+    // Only empty folders: whatever is left of a tree must not go with it.
+    for name in ["lower", "stage", "beneath", ""] {
+        let _ = fs::remove_dir(Path::new(LAYERS).join(name));
+    }
+    Ok((merged, upper))
+}
+
+fn deny(path: &Path, grants: &[Grant]) -> Built<()> {
+    let at = within(path);
+    // In a stage a program may have made a link under that name. Elsewhere it leads to what was to be denied.
+    let is_staged = grants.iter().any(|grant| grant.from != Source::Same && path.starts_with(&grant.path));
+    match find(at, OFlags::NOFOLLOW) {
+        Ok(found) if kind(&found) == FileType::Symlink && !is_staged => Err(told("deny", path)(Errno::LOOP.into())),
+        Ok(found) => mask(at, is_folder(&found)),
+        // Where we cannot come, the program cannot either: it is nobody else.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(()),
+        Err(e) => Err(told("deny", path)(e.into())),
+    }
+}
+
+fn kind(found: &OwnedFd) -> FileType {
+    rustix::fs::fstat(found).map_or(FileType::Unknown, |s| FileType::from_raw_mode(s.st_mode))
 }
 
 fn is_folder(found: &OwnedFd) -> bool {
-    rustix::fs::fstat(found).is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode).is_dir())
+    kind(found) == FileType::Directory
 }
 
 /// The path as it is seen from the new root, in which we stand.
@@ -352,6 +467,7 @@ mod tests {
     /// A path was looked at, and a part of it has become a link since: it is not followed.
     #[test]
     fn no_tree_is_taken_through_a_link() {
+        let tree = |path: &Path| tree(Origin { path, owned_as: Path::new(""), whole: true });
         let folder = std::env::temp_dir().canonicalize().unwrap().join(format!("actum-tree-{}", std::process::id()));
         fs::create_dir_all(folder.join("real/inner")).unwrap();
         symlink("real", folder.join("link")).unwrap();

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::AtFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Access, Cell, Kept, Limits, Wall};
+use crate::cell::{Access, Cell, Kept, Limits, Source, Wall};
 use crate::cgroup::{Group, Groups, Kind};
 use crate::init::{self, USER};
 use crate::sys::{self, Side};
@@ -187,8 +187,8 @@ impl Nursery {
         slot.group = Some(group);
     }
 
-    /// The trees that a cell was granted, as somebody sees them who is nobody outside. Only root can give these, and only
-    /// for root they are needed.
+    /// The trees that a cell was granted, in the order of `Grant::origins`, as somebody sees them who is nobody outside.
+    /// Only root can give these, and only for root they are needed.
     pub(crate) fn trees(
         &mut self,
         cell: &Cell,
@@ -197,19 +197,24 @@ impl Nursery {
     ) -> Result<Option<Vec<OwnedFd>>, String> {
         let Some(user) = slot.user else { return Ok(None) };
         let mut trees = Vec::new();
-        for grant in &cell.grants {
-            let shown = |e: io::Error| format!("cannot show {}: {e}", grant.path.display());
-            let tree = root::tree(&grant.path).map_err(shown)?;
-            let owner = File::from(tree.try_clone().map_err(shown)?).metadata().map_err(shown)?;
+        let origins =
+            cell.grants.iter().flat_map(|grant| grant.origins().into_iter().map(move |origin| (grant, origin)));
+        for (grant, origin) in origins {
+            let shown = |e: io::Error| format!("cannot show {}: {e}", origin.path.display());
+            let tree = root::tree(origin).map_err(shown)?;
+            let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+            let owner = rustix::fs::statat(&tree, origin.owned_as, how).map_err(|e| shown(e.into()))?;
             // Before anything else: what is mounted on it is not to be seen on the machine, nor the other way round.
             sys::set_mount(tree.as_fd(), 0, None, true).map_err(shown)?;
-            if grant.access == Access::Look {
+            // An overlay cannot do without: it writes into its layers whatever the cell may do.
+            if grant.access == Access::Look && !matches!(grant.from, Source::Overlay { .. }) {
                 trees.push(tree);
                 continue;
             }
-            let view = self.view(user, owner.uid(), owner.gid()).map_err(shown)?;
+            let view = self.view(user, owner.st_uid, owner.st_gid).map_err(shown)?;
             if let Err(e) = sys::set_mount(tree.as_fd(), 0, Some(view.as_fd()), true) {
-                let by = format!("{}: its file system cannot show files as the cell's own ({e})", grant.path.display());
+                let by =
+                    format!("{}: its file system cannot show files as the cell's own ({e})", origin.path.display());
                 if !cell.weaker.contains(&Wall::Owners) {
                     return Err(format!("owners: {by}"));
                 }

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::WaitOptions;
 use serde::{Deserialize, Serialize};
 
-use crate::cell::{Cell, Ended, Network, Report, Used};
+use crate::cell::{Cell, Ended, Network, Report, Source, Used};
 use crate::channel;
 use crate::init::{Enter, Said};
 use crate::slot::{Nursery, Slot};
@@ -27,6 +27,10 @@ const MARK: &str = "--actum-spawner";
 
 /// How long nothing is made ahead after a cell was started: most have ended by then.
 const REFILL_AFTER: Duration = Duration::from_millis(8);
+
+/// How long it is waited for the mounts of a cell to be gone after its end. An overlay is written to the disk before; the
+/// kernel complains if its folders are used again meanwhile, though nobody uses it any more.
+const MOUNTS_GONE_WITHIN: Duration = Duration::from_millis(50);
 
 /// What is asked of the helper. Beside it: the line on which to report, and input, output and errors of the program.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,8 +69,9 @@ impl Spawner {
         let passed = [theirs.as_fd(), files.input.as_fd(), files.output.as_fd(), files.errors.as_fd()];
         let requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;
         let requests = requests.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        channel::send(requests, &Start { cell }, &passed)?;
-        Ok(Running { line, handle: None, own: None, signals: None, is_cancelled: false })
+        let start = Start { cell };
+        channel::send(requests, &start, &passed)?;
+        Ok(Running::new(line, &start.cell))
     }
 }
 
@@ -104,8 +109,10 @@ impl Ahead {
         let Self(mut helper) = self;
         let (line, theirs) = UnixStream::pair()?;
         let Files { input, output, errors } = files;
+        let mut running = Running::new(line, &cell);
         helper.start(cell, theirs, vec![input, output, errors]);
-        Ok(Running { line, handle: None, own: Some(helper), signals: None, is_cancelled: false })
+        running.own = Some(helper);
+        Ok(running)
     }
 }
 
@@ -122,6 +129,7 @@ pub struct Running {
     own: Option<Helper>,
     signals: Option<Signals>,
     is_cancelled: bool,
+    has_overlay: bool,
 }
 
 /// Signals by which somebody wants this program to end. Caught before there is a second thread, they end the program in
@@ -146,6 +154,11 @@ pub enum News {
 }
 
 impl Running {
+    fn new(line: UnixStream, cell: &Cell) -> Self {
+        let has_overlay = cell.grants.iter().any(|grant| matches!(grant.from, Source::Overlay { .. }));
+        Self { line, handle: None, own: None, signals: None, is_cancelled: false, has_overlay }
+    }
+
     /// A signal to this program ends the one in the cell.
     pub fn ended_by(mut self, signals: Signals) -> Self {
         self.signals = Some(signals);
@@ -183,8 +196,17 @@ impl Running {
                 News::Started
             }
             Said::Listening => News::Listening(files),
-            Said::Ended(report) => News::Ended(report),
+            Said::Ended(report) => {
+                self.wait_for_mounts();
+                News::Ended(report)
+            }
         })
+    }
+
+    fn wait_for_mounts(&self) {
+        if let Some(handle) = self.handle.as_ref().filter(|_| self.has_overlay) {
+            let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience(MOUNTS_GONE_WITHIN)));
+        }
     }
 
     /// What becomes readable when a signal has come.

@@ -58,7 +58,7 @@ fn cell(folder: &Path, program: &[&str]) -> Cell {
         pinned: None,
         environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
         folder: folder.to_owned(),
-        grants: vec![Grant { path: folder.to_owned(), access: Access::Read }],
+        grants: vec![Grant::same(folder, Access::Read)],
         deny: Vec::new(),
         limits: Limits {
             timeout_ms: Some(60_000),
