@@ -57,5 +57,17 @@ pub(crate) fn walk_of(tenant: &Tenant, notes: &[String]) -> Walk {
     Walk::new(tenant.clone(), checkpoints)
 }
 
+/// Tables of records about runs and their columns, for a copy: text, whole numbers and truth values only.
+pub(crate) const RUN_TABLES: [(&str, &str); 4] = [
+    (
+        "run",
+        "tenant, id, submission, item, robot, place, state, attempt, epoch, version, owner, lease_until_ms, waits, \
+         cancel, created_ms, updated_ms, metadata, outcome, error",
+    ),
+    ("run_event", "tenant, run, n, attempt, at_ms, kind, body"),
+    ("run_dependency", "tenant, run, depends_on"),
+    ("capsule", "tenant, place, hash, run"),
+];
+
 /// The projections, in the order in which they are reported.
 pub(crate) const PROJECTIONS: [&str; 4] = ["ledger_log", "ledger_node", "execution", "superseded"];

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use actum_ledger::run::Filter;
 use actum_store::{Location, Older, Store, open};
 use actum_testkit::conformance;
 use actum_testkit::folder::Folder;
@@ -48,12 +49,50 @@ fn both(store: &Arc<dyn Store>) -> Both {
     Both { runs: Arc::<dyn Store>::clone(store), journal: Arc::<dyn Store>::clone(store) }
 }
 
+/// The runs are in a copy, and can be gone on with there.
+async fn copied_runs(store: Arc<dyn Store>) {
+    let folder = Folder::new();
+    let copy = folder.join("copy.db");
+    store.backup(&copy).await.unwrap();
+    let copied = self::store(&Location::Sqlite(copy)).await;
+    let filter = || Filter { limit: 100, ..Filter::default() };
+    for name in ["path", "dag", "settle", "list", "capsule", "again", "stop", "alice", "bob"] {
+        let tenant = runs::tenant(name);
+        let all = store.runs(&tenant, filter()).await.unwrap();
+        assert!(!all.is_empty(), "{name}");
+        assert_eq!(copied.runs(&tenant, filter()).await.unwrap(), all);
+        assert_eq!(copied.counts(&tenant).await.unwrap(), store.counts(&tenant).await.unwrap());
+        for run in &all {
+            let events = store.events(&tenant, &run.id, 0).await.unwrap();
+            assert_eq!(copied.events(&tenant, &run.id, 0).await.unwrap(), events);
+            let dependencies = store.dependencies(&tenant, &run.id).await.unwrap();
+            assert_eq!(copied.dependencies(&tenant, &run.id).await.unwrap(), dependencies);
+        }
+    }
+    let tenant = runs::tenant("capsule");
+    assert_eq!(copied.admitted(&tenant, "capsule-2", "h").await.unwrap().as_deref(), Some("r-3"));
+    assert_eq!(copied.claim(runs::claim_of("list", 9)).await.unwrap().len(), 6);
+    // Making the projections anew leaves the runs alone.
+    store.projections(true).await.unwrap();
+    assert_eq!(store.claim(runs::claim_of("list", 9)).await.unwrap().len(), 6);
+}
+
 #[test]
 fn sqlite_runs() {
     let folder = Folder::new();
     block_on(async {
         let store = store(&Location::Sqlite(folder.join("actum.db"))).await;
         runs::runs(both(&store)).await;
+        copied_runs(store).await;
+    });
+}
+
+#[test]
+fn postgres_runs() {
+    block_on(async {
+        let store = store(&Location::Postgres(shared_url())).await;
+        runs::runs(both(&store)).await;
+        copied_runs(store).await;
     });
 }
 

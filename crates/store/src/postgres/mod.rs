@@ -6,7 +6,9 @@
 mod open;
 mod read;
 mod rows;
+mod run;
 mod run_read;
+mod run_rows;
 mod upkeep;
 mod write;
 

@@ -34,7 +34,7 @@ pub(super) const TENANTS: &str = "WITH RECURSIVE journal (tenant) AS (
     UNION SELECT tenant FROM actum.ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
 
 impl Postgres {
-    async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
+    pub(super) async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
         query(&self.pool.get().await.map_err(not_pooled)?, sql, values).await
     }
 }
@@ -140,7 +140,7 @@ impl Journal for Postgres {
     }
 }
 
-fn closed<T>() -> Work<'static, T> {
+pub(super) fn closed<T>() -> Work<'static, T> {
     Box::pin(async { Err(JournalError::Unavailable("it was closed".into())) })
 }
 

@@ -9,14 +9,15 @@ use actum_ledger::append::{Appended, Log, replay};
 use actum_ledger::journal::{JournalError, Range, Work};
 use actum_ledger::verify::Walk;
 use futures_util::TryStreamExt as _;
-use tokio_postgres::Client;
-use tokio_postgres::types::ToSql;
+use rusqlite::types::Value;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Column, Row};
 
 use super::read::{TENANTS, letter, row_of};
 use super::rows::Rows;
 use super::{Postgres, failed, open};
 use crate::sqlite::Copy;
-use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, refuse_existing, walk_of};
+use crate::upkeep::{Check, PROJECTIONS, Projection, RUN_TABLES, Upkeep, WALK_ENTRIES, refuse_existing, walk_of};
 use crate::{crash, tree};
 
 impl Upkeep for Postgres {
@@ -68,15 +69,35 @@ impl Upkeep for Postgres {
             while let Some(row) = letters.try_next().await.map_err(failed)? {
                 copy.letter(&letter(&row))?;
             }
+            for (table, columns) in RUN_TABLES {
+                let sql = format!("SELECT {columns} FROM {table} ORDER BY 1, 2, 3");
+                let mut rows = pin!(client.query_raw(&sql, none).await.map_err(failed)?);
+                while let Some(row) = rows.try_next().await.map_err(failed)? {
+                    copy.row(table, columns, values(&row).map_err(failed)?)?;
+                }
+            }
             client.batch_execute("COMMIT").await.map_err(failed)?;
             copy.finish()
         })
     }
 }
 
+/// A row as the copy keeps it.
+fn values(row: &Row) -> Result<Vec<Value>, tokio_postgres::Error> {
+    let columns = row.columns().iter().enumerate();
+    let value = |(i, column): (usize, &Column)| {
+        Ok(match *column.type_() {
+            Type::INT8 => row.try_get::<_, Option<i64>>(i)?.into(),
+            Type::BOOL => row.try_get::<_, Option<bool>>(i)?.map(i64::from).into(),
+            _ => row.try_get::<_, Option<String>>(i)?.into(),
+        })
+    };
+    columns.map(value).collect()
+}
+
 async fn tenants(client: &Client) -> Result<Vec<Tenant>, JournalError> {
     let found = client.query(TENANTS, &[]).await.map_err(failed)?;
-    let named = |row: &tokio_postgres::Row| {
+    let named = |row: &Row| {
         Tenant::new(row.get::<_, String>(0)).map_err(|e| JournalError::Damaged(format!("a tenant's name {e}")))
     };
     found.iter().map(named).collect()

@@ -6,19 +6,26 @@ use std::sync::Arc;
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Book, Known, Log};
+use actum_ledger::draft::Submission;
 use actum_ledger::event::State;
 use actum_ledger::journal::JournalError;
 use actum_ledger::merkle::Frontier;
+use actum_ledger::refusal::Refusal;
+use actum_ledger::run::{Run, Written};
 use actum_ledger::state::Last;
 use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
+use tokio::sync::OnceCell;
 use tokio_postgres::{Config, Row, Statement};
 
 use super::rows::Rows;
+use super::run::{Keys, Roll, Share};
+use super::run_rows::{RunPlan, RunRows};
 use super::{failed, open};
-use crate::batch::{Effect, decide, drafts};
+use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
+use crate::request::RunRequest;
 
 /// Runs until all callers are gone. A connection that failed is not used again; the next batch gets a new one.
 pub(super) fn run(config: Config, mut receiver: Receiver) {
@@ -47,19 +54,140 @@ async fn take<'a>(writer: &'a mut Option<Writer>, config: &Config) -> Result<&'a
 
 struct Writer {
     rows: Rows,
+    /// Prepared when the first request about runs arrives.
+    run_rows: OnceCell<RunRows>,
     lock: Statement,
     logs: Statement,
     entries: Statement,
     executions: Statement,
 }
 
+/// What a batch needs to know, as it was read.
+struct Facts {
+    logs: Vec<Row>,
+    entries: Vec<Row>,
+    executions: Vec<Row>,
+    held: Vec<Row>,
+    known: Vec<Row>,
+}
+
+impl Facts {
+    fn book(&self) -> Result<Book, JournalError> {
+        let mut book = Book::default();
+        for row in &self.logs {
+            let tenant = tenant_of(row)?;
+            book.learn_log(&tenant, log_of(&tenant, row)?);
+        }
+        learn_entries(&mut book, &self.entries);
+        learn_executions(&mut book, &self.executions)?;
+        Ok(book)
+    }
+}
+
+/// What a batch comes to.
+struct Plan<'a> {
+    book: Book,
+    roll: Roll<'a>,
+    answers: Vec<Answer>,
+    entries: Vec<Appended>,
+    letters: Vec<Letter>,
+    checkpoints: Vec<(&'a Tenant, u64, &'a str)>,
+}
+
+enum Answer {
+    Done(Done),
+    /// Known only when the database has said which runs there are.
+    Claim(Share),
+}
+
+impl<'a> Plan<'a> {
+    fn new(keys: &Keys<'a>, facts: &Facts) -> Result<Self, JournalError> {
+        Ok(Self {
+            book: facts.book()?,
+            roll: Roll::new(keys, &facts.held, &facts.known)?,
+            answers: Vec::new(),
+            entries: Vec::new(),
+            letters: Vec::new(),
+            checkpoints: Vec::new(),
+        })
+    }
+
+    /// Decides all requests; or names the one that has to be left out, and why.
+    fn decide(&mut self, requests: &'a [Request], refused: &Refused, now: &Moment) -> Result<(), (usize, Refusal)> {
+        for (at, request) in requests.iter().enumerate() {
+            let answer = match (request, refused.get(&at)) {
+                (_, Some(refusal)) => Answer::Done(Done::Written(Written::Refused(refusal.clone()))),
+                (Request::Append(submission), _) => {
+                    let (effect, outcome) = decide(&mut self.book, submission, now);
+                    match effect {
+                        Effect::Entry(entry) => self.entries.push(*entry),
+                        Effect::DeadLetter(letter) => self.letters.push(letter),
+                        Effect::Nothing => {}
+                    }
+                    Answer::Done(Done::Appended(outcome))
+                }
+                (Request::Checkpoint { tenant, size, note }, _) => {
+                    self.checkpoints.push((tenant, *size, note));
+                    Answer::Done(Done::Kept)
+                }
+                (Request::Run(request), _) => self.decide_run(request, now).map_err(|refusal| (at, refusal))?,
+            };
+            self.answers.push(answer);
+        }
+        Ok(())
+    }
+
+    fn decide_run(&mut self, request: &'a RunRequest, now: &Moment) -> Result<Answer, Refusal> {
+        let written = match request {
+            RunRequest::Claim(claim) => return Ok(Answer::Claim(self.roll.claim(claim))),
+            RunRequest::Renew { lease_ms, held } => {
+                return Ok(Answer::Done(Done::Renewed(self.roll.renew(*lease_ms, held))));
+            }
+            RunRequest::Cancel { tenant, run } => self.roll.cancel(tenant.as_str(), run),
+            RunRequest::Submit { runs, .. } if !self.roll.are_new(runs) => Written::Lost,
+            RunRequest::Submit { runs, entries } => match self.decide_all(entries, now)? {
+                Written::Done => {
+                    self.roll.submit(runs);
+                    Written::Done
+                }
+                other => other,
+            },
+            RunRequest::Commit(..) | RunRequest::Settle(..) => match self.roll.change(request) {
+                None => Written::Lost,
+                Some((key, change)) => match self.decide_all(request.entries(), now)? {
+                    Written::Done => {
+                        self.roll.apply(key, change);
+                        Written::Done
+                    }
+                    other => other,
+                },
+            },
+        };
+        Ok(Answer::Done(Done::Written(written)))
+    }
+
+    /// An error is a refusal for which all has to be decided again.
+    fn decide_all(&mut self, submissions: &[Submission], now: &Moment) -> Result<Written, Refusal> {
+        match decide_all(&mut self.book, submissions, now) {
+            Ok(entries) => {
+                self.entries.extend(entries);
+                Ok(Written::Done)
+            }
+            Err(NotTaken { refusal, spoiled: false }) => Ok(Written::Refused(refusal)),
+            Err(NotTaken { refusal, spoiled: true }) => Err(refusal),
+        }
+    }
+}
+
 impl Writer {
     async fn connect(config: &Config) -> Result<Self, JournalError> {
         let client = open::connect(config).await?;
         // Acknowledged means durable, whatever the server's default. Every look-up here is by key: a plan that
-        // scans would only ever come from statistics that are missing or old.
-        let settings = "SET synchronous_commit = on; SET enable_seqscan = off; SET enable_hashjoin = off; \
-                        SET enable_mergejoin = off; SET jit = off";
+        // scans or sorts would only ever come from statistics that are missing or old, and there is no better plan to be
+        // found by looking at the values.
+        let settings = "SET synchronous_commit = on; SET enable_seqscan = off; SET enable_bitmapscan = off; \
+                        SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
+                        SET plan_cache_mode = force_generic_plan";
         client.batch_execute(settings).await.map_err(failed)?;
         let rows = Rows::prepare(client).await.map_err(failed)?;
         let lock = "SELECT tenant FROM ledger_lock WHERE tenant = ANY($1) ORDER BY tenant FOR UPDATE";
@@ -79,7 +207,7 @@ impl Writer {
             client.prepare(executions)
         )
         .map_err(failed)?;
-        Ok(Self { rows, lock, logs, entries, executions })
+        Ok(Self { rows, run_rows: OnceCell::new(), lock, logs, entries, executions })
     }
 
     async fn commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
@@ -92,32 +220,31 @@ impl Writer {
     }
 
     async fn try_commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
-        let client = &self.rows.client;
-        let tenants: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).collect();
-        let mut book = self.begin(&tenants.into_iter().collect::<Vec<_>>(), requests).await?;
+        let run_rows = match requests.iter().any(|request| matches!(request, Request::Run(_))) {
+            true => Some(self.run_rows.get_or_try_init(|| RunRows::prepare(&self.rows.client)).await.map_err(failed)?),
+            false => None,
+        };
+        let keys = Keys::of(requests);
+        let facts = self.begin(requests, run_rows, &keys).await?;
         crash::point("append.begun");
 
         let now = Moment::new(Timestamp::now());
-        let (mut all, mut entries, mut letters, mut checkpoints) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for request in requests {
-            let submission = match request {
-                Request::Append(submission) => submission,
-                Request::Checkpoint { tenant, size, note } => {
-                    checkpoints.push((tenant, *size, note));
-                    all.push(Done::Kept);
-                    continue;
-                }
-                Request::Run(_) => return Err(JournalError::Unusable("not yet".into())),
+        let mut refused = Refused::new();
+        let plan = loop {
+            let mut plan = Plan::new(&keys, &facts)?;
+            match plan.decide(requests, &refused, &now) {
+                Ok(()) => break plan,
+                // Too late to leave out what was decided before it. Rare: all is decided again without that request.
+                Err((at, refusal)) => refused.insert(at, refusal),
             };
-            let (effect, outcome) = decide(&mut book, submission, &now);
-            match effect {
-                Effect::Entry(entry) => entries.push(entry),
-                Effect::DeadLetter(letter) => letters.push(letter),
-                Effect::Nothing => {}
-            }
-            all.push(Done::Appended(outcome));
-        }
-        let entries: Vec<&Appended> = entries.iter().map(|e| &**e).collect();
+        };
+        self.write(plan, run_rows, &now).await
+    }
+
+    async fn write(&self, plan: Plan<'_>, run_rows: Option<&RunRows>, now: &Moment) -> Result<Vec<Done>, JournalError> {
+        let Plan { book, roll: Roll { plan: run_plan, .. }, answers, entries, letters, checkpoints } = plan;
+        let client = &self.rows.client;
+        let entries: Vec<&Appended> = entries.iter().collect();
         let changed: BTreeSet<&Tenant> = entries.iter().map(|e| &e.tenant).collect();
         let logs: Vec<_> = book.logs().filter(|(tenant, _)| changed.contains(tenant)).collect();
         for (tenant, size, note) in checkpoints {
@@ -126,49 +253,105 @@ impl Writer {
         }
         self.rows.insert_letters(&letters, time::nanoseconds(now.at)).await.map_err(failed)?;
         crash::point("append.inserted");
+        run_points(&run_plan);
         crash::point("append.written");
+        let write = async {
+            if let Some(run_rows) = run_rows {
+                run_rows.write(client, &run_plan).await?;
+            }
+            Ok(())
+        };
+        let commit = async { client.batch_execute("COMMIT").await.map_err(failed) };
+        let journal = async {
+            tokio::try_join!(
+                biased;
+                self.rows.insert_entries(&entries),
+                self.rows.project(&entries),
+                self.rows.put_logs(&logs),
+            )
+            .map_err(failed)
+        };
+        let write = async { write.await.map_err(failed) };
         // One flight, in this order. If a row is refused the server turns the COMMIT into a ROLLBACK, and the error of
-        // that row is what is returned.
-        tokio::try_join!(
-            biased;
-            self.rows.insert_entries(&entries),
-            self.rows.project(&entries),
-            self.rows.put_logs(&logs),
-            client.batch_execute("COMMIT"),
-        )
-        .map_err(failed)?;
+        // that row is what is returned. What is claimed comes last: nobody is waited for from then on, so that two
+        // writers never wait for each other.
+        let claims = match (run_rows, run_plan.claims.as_slice()) {
+            (Some(run_rows), [claims]) => {
+                let claim = run_rows.claim(client, claims);
+                let (.., runs, ()) = tokio::try_join!(biased; write, journal, claim, commit)?;
+                vec![runs]
+            }
+            (Some(run_rows), claims) if !claims.is_empty() => {
+                tokio::try_join!(biased; write, journal)?;
+                let mut all = Vec::with_capacity(claims.len());
+                for claims in claims {
+                    all.push(run_rows.claim(client, claims).await?);
+                }
+                commit.await?;
+                all
+            }
+            _ => {
+                tokio::try_join!(biased; write, journal, commit)?;
+                Vec::new()
+            }
+        };
         crash::point("append.committed");
-        Ok(all)
+        Ok(answered(answers, claims))
     }
 
     /// Begins the transaction, waits for its turn at the logs, and reads what the batch needs: one flight, because
     /// each statement sees what was committed before it began, and it begins after the locks are held.
-    async fn begin(&self, tenants: &[&str], requests: &[Request]) -> Result<Book, JournalError> {
+    ///
+    /// Runs are changed only by whoever has the turn at their tenant's log, too. Only claims take no turn: they wait
+    /// for nobody, and those who wait for them wait for a transaction that is about to end.
+    async fn begin(
+        &self,
+        requests: &[Request],
+        run_rows: Option<&RunRows>,
+        keys: &Keys<'_>,
+    ) -> Result<Facts, JournalError> {
         let client = &self.rows.client;
+        let writers: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).collect();
+        let writers: Vec<_> = writers.into_iter().collect();
+        let runs = keys.held.iter().chain(&keys.known).map(|(tenant, _)| *tenant);
+        let tenants: BTreeSet<&str> = writers.iter().copied().chain(runs).collect();
+        let tenants: Vec<_> = tenants.into_iter().collect();
         loop {
-            let (_, locked, logs, entries, executions) = tokio::try_join!(
+            let (_, locked, logs, entries, executions, held, known) = tokio::try_join!(
                 biased;
                 async { client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed) },
-                async { client.query(&self.lock, &[&tenants]).await.map_err(failed) },
-                async { client.query(&self.logs, &[&tenants]).await.map_err(failed) },
+                self.read_of(&self.lock, &tenants),
+                self.read_of(&self.logs, &writers),
                 self.read_entries(requests),
                 self.read_executions(requests),
+                async {
+                    match run_rows {
+                        Some(run_rows) => run_rows.read_held(client, &keys.held).await.map_err(failed),
+                        None => Ok(Vec::new()),
+                    }
+                },
+                async {
+                    match run_rows {
+                        Some(run_rows) => run_rows.read_known(client, &keys.known).await.map_err(failed),
+                        None => Ok(Vec::new()),
+                    }
+                },
             )?;
             if locked.len() == tenants.len() {
-                let mut book = Book::default();
-                for row in logs {
-                    let tenant = tenant_of(&row)?;
-                    book.learn_log(&tenant, log_of(&tenant, &row)?);
-                }
-                learn_entries(&mut book, entries);
-                learn_executions(&mut book, executions)?;
-                return Ok(book);
+                return Ok(Facts { logs, entries, executions, held, known });
             }
             // A tenant's first entry. Its lock is made in a transaction of its own: making it while holding others
             // could have two writers wait for each other.
             client.batch_execute("ROLLBACK").await.map_err(failed)?;
             let sql = "INSERT INTO ledger_lock (tenant) SELECT t FROM unnest($1::text[]) AS k (t) ORDER BY t ON CONFLICT DO NOTHING";
             client.execute(sql, &[&tenants]).await.map_err(failed)?;
+        }
+    }
+
+    async fn read_of(&self, statement: &Statement, tenants: &[&str]) -> Result<Vec<Row>, JournalError> {
+        match tenants {
+            [] => Ok(Vec::new()),
+            _ => self.rows.client.query(statement, &[&tenants]).await.map_err(failed),
         }
     }
 
@@ -206,6 +389,28 @@ impl Writer {
     }
 }
 
+fn run_points(plan: &RunPlan<'_>) {
+    if !plan.new.is_empty() {
+        crash::point("run.submitted");
+    }
+    if !plan.claims.is_empty() {
+        crash::point("run.claimed");
+    }
+    if !plan.changed.is_empty() {
+        crash::point("run.committed");
+    }
+}
+
+/// Gives every claim its part of what was taken.
+fn answered(answers: Vec<Answer>, claims: Vec<Vec<Run>>) -> Vec<Done> {
+    let mut claims: Vec<_> = claims.into_iter().map(Vec::into_iter).collect();
+    let done = |answer| match answer {
+        Answer::Done(done) => done,
+        Answer::Claim(Share { of, runs_max }) => Done::Claimed(claims[of].by_ref().take(runs_max).collect()),
+    };
+    answers.into_iter().map(done).collect()
+}
+
 fn tenant_of(row: &Row) -> Result<Tenant, JournalError> {
     Tenant::new(row.get::<_, String>(0)).map_err(|e| JournalError::Damaged(format!("a tenant's name {e}")))
 }
@@ -219,9 +424,9 @@ pub(super) fn log_of(tenant: &Tenant, row: &Row) -> Result<Log, JournalError> {
     Ok(Log { frontier, head })
 }
 
-fn learn_entries(book: &mut Book, rows: Vec<Row>) {
+fn learn_entries(book: &mut Book, rows: &[Row]) {
     for row in rows {
-        let Ok(tenant) = tenant_of(&row) else { continue };
+        let Ok(tenant) = tenant_of(row) else { continue };
         let id: String = row.get(1);
         let body: Option<Vec<u8>> = row.get(4);
         // The same id may be one draft's own and another's dependency; the row with the text is the fuller one.
@@ -233,13 +438,13 @@ fn learn_entries(book: &mut Book, rows: Vec<Row>) {
     }
 }
 
-fn learn_executions(book: &mut Book, rows: Vec<Row>) -> Result<(), JournalError> {
+fn learn_executions(book: &mut Book, rows: &[Row]) -> Result<(), JournalError> {
     for row in rows {
         let (robot, execution, state): (String, String, String) = (row.get(1), row.get(2), row.get(3));
         let state = State::named(&state)
             .ok_or_else(|| JournalError::Damaged(format!("execution {execution} has no known state")))?;
         let last = Last { state, attempt: row.get::<_, i64>(4) as u64 };
-        let tenant = tenant_of(&row)?;
+        let tenant = tenant_of(row)?;
         if let Some(seq) = row.get::<_, Option<i64>>(6) {
             let body = Some(Arc::new(row.get(8)));
             book.learn_entry(&tenant, row.get(5), Known { seq: seq as u64, created_ns: row.get(7), body });

@@ -6,7 +6,8 @@ use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::journal::{DeadLetter, JournalError};
 use actum_ledger::time;
-use rusqlite::{Connection, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params, params_from_iter};
 
 use super::{failed, open, rows};
 use crate::Older;
@@ -42,6 +43,14 @@ impl Copy {
         let DeadLetter { tenant, recorded_at, code, refusal, document } = letter;
         let values = params![tenant, time::nanoseconds(*recorded_at), code, refusal, document];
         self.0.execute(sql, values).map(|_| ()).map_err(failed)
+    }
+
+    /// A row of one of the tables about runs.
+    pub(crate) fn row(&self, table: &str, columns: &str, values: Vec<Value>) -> Result<(), JournalError> {
+        let places = vec!["?"; values.len()].join(", ");
+        let sql = format!("INSERT INTO {table} ({columns}) VALUES ({places})");
+        let inserted = self.0.prepare_cached(&sql).and_then(|mut s| s.execute(params_from_iter(values)));
+        inserted.map(|_| ()).map_err(failed)
     }
 
     pub(crate) fn finish(self) -> Result<(), JournalError> {
