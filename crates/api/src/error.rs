@@ -70,6 +70,7 @@ pub const EXECUTION_REFUSED: &str = "EXECUTION_REFUSED";
 pub const APPROVAL_NEEDED: &str = "APPROVAL_NEEDED";
 pub const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
 pub const EXECUTION_INTERRUPTED: &str = "EXECUTION_INTERRUPTED";
+pub const RUN_STATE: &str = "RUN_STATE";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -169,6 +170,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0505", EXECUTION_INTERRUPTED, (1, 500), "An execution was ended from outside",
         "Somebody killed the cell or Actum while the program ran. What it had put out is kept; what it had changed stays changed.",
         "`actum logs ID` shows what it had put out. Look at the folders it may write to, and run it again."),
+    row("A0601", RUN_STATE, (6, 409), "The run is not in a state for that",
+        "A run that is running cannot be resumed or forked, one that is over cannot be cancelled, and one that was cancelled is over for good; or somebody else changed it just now.",
+        "`actum status RUN` shows where it stands. `actum resume RUN --fork` starts a new run from one that is over."),
 ];
 
 #[cfg(test)]
@@ -213,6 +217,7 @@ mod tests {
             APPROVAL_NEEDED,
             EXECUTION_EXISTS,
             EXECUTION_INTERRUPTED,
+            RUN_STATE,
             STORE_UNAVAILABLE,
             STORE_UNUSABLE,
             STORE_DAMAGED,

@@ -10,8 +10,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
-    apply, approvals, canon, completions, contract, diff, doctor, exec, key, ledger, logs, sandbox, schema, snapshot,
-    stage, store, undo,
+    apply, approvals, canon, completions, contract, diff, doctor, exec, init, key, ledger, logs, prove, resume, run,
+    sandbox, schema, snapshot, stage, status, store, undo, worker,
 };
 use crate::ui;
 
@@ -55,9 +55,29 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what a stage has come to, as a patch
+    /// Begin: write actum.toml and a work file, and propose an agent
+    Init(init::Init),
+    /// The main job: submit the items of a work file, execute them, wait
+    Run(run::Run),
+    /// Where a run stands, or how many there are
+    Status(status::Status),
+    /// The runs there are, newest first
+    List(status::List),
+    /// Go on with a run, or go elsewhere from it
+    Resume(resume::Resume),
+    /// Stop a run for good
+    Cancel(resume::Cancel),
+    /// Repeat a run offline, and compare what comes out
+    Replay(prove::Replay),
+    /// Check receipts: signature, hashes, chain, ledger
+    Verify(prove::Verify),
+    /// The governance decision on a run: exit 0 on PASS, 1 on FAIL
+    Gate(prove::Gate),
+    /// Execute what was submitted elsewhere, until stopped
+    Worker(worker::Worker),
+    /// Show what a run or a stage has come to, as a patch
     Diff(diff::Diff),
-    /// Publish what a stage has come to: all of it or nothing
+    /// Publish a kept result: all of it or nothing
     Apply(apply::Apply),
     /// Take a publication back, wherever what it left still stands
     Undo(undo::Undo),
@@ -69,7 +89,7 @@ pub(crate) enum Command {
     Snapshot(snapshot::Verb),
     /// One execution under the code execution contract
     Exec(exec::Exec),
-    /// What an execution has put out
+    /// What a run or an execution has put out
     Logs(logs::Logs),
     /// What waits for a person
     #[command(subcommand)]

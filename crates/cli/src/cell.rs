@@ -92,6 +92,9 @@ pub(crate) struct Wanted<'a> {
     pub deny: Vec<PathBuf>,
     /// Folders in which outputs are expected.
     pub outputs: Vec<PathBuf>,
+    /// What is shown in the place of the workspace. Whoever acts in a copy may change all of it: what comes of that is
+    /// looked at before anything is published.
+    pub stage: Vec<Grant>,
     pub config: &'a SandboxConfig,
     pub grace_ms: u64,
 }
@@ -114,9 +117,11 @@ impl Wanted<'_> {
             let entry = grants.entry(path.to_owned()).or_insert(access);
             *entry = (*entry).max(access);
         };
-        grant(&self.folder, if level == FilesystemLevel::Minimal { Access::Read } else { Access::Write });
-        if level >= FilesystemLevel::Standard {
-            grant(&self.root, Access::Read);
+        if self.stage.is_empty() {
+            grant(&self.folder, if level == FilesystemLevel::Minimal { Access::Read } else { Access::Write });
+            if level >= FilesystemLevel::Standard {
+                grant(&self.root, Access::Read);
+            }
         }
         let mut deny = self.deny;
         let mut path = PATH.to_owned();
@@ -159,7 +164,8 @@ impl Wanted<'_> {
         for (path, access) in seen.grants(&writable) {
             grants.insert(path, access);
         }
-        hide_own(&mut grants, &mut deny, &self.root)?;
+        // Of a stage nothing is shown that would have to be hidden.
+        hide_own(&mut grants, &mut deny, if self.stage.is_empty() { Some(&self.root) } else { None })?;
         hide_secrets(&grants, &self.read, &self.write, &mut deny);
         deny.sort();
         deny.dedup();
@@ -186,7 +192,7 @@ impl Wanted<'_> {
             pinned: None,
             environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             folder: self.folder,
-            grants: grants.into_iter().map(|(path, access)| Grant::same(path, access)).collect(),
+            grants: grants.into_iter().map(|(path, access)| Grant::same(path, access)).chain(self.stage).collect(),
             deny,
             limits,
             network,
@@ -218,14 +224,18 @@ impl Wanted<'_> {
 
 /// What this program keeps for itself is never shown: whoever could read it could sign in the user's name, and whoever
 /// could write to it could agree in his place.
-fn hide_own(grants: &mut BTreeMap<PathBuf, Access>, deny: &mut Vec<PathBuf>, root: &Path) -> Result<(), Failure> {
+fn hide_own(
+    grants: &mut BTreeMap<PathBuf, Access>,
+    deny: &mut Vec<PathBuf>,
+    root: Option<&Path>,
+) -> Result<(), Failure> {
     let is_own = |path: &Path| path.iter().any(|part| part == ".actum");
     grants.retain(|path, _| !path.ends_with(".actum"));
     if let Some(path) = grants.keys().find(|path| is_own(path)) {
         let message = format!("{} is part of what Actum keeps for itself", path.display());
         return Err(Failure::new(error::USAGE, message).hint("leave it out"));
     }
-    deny.push(root.join(".actum"));
+    deny.extend(root.map(|root| root.join(".actum")));
     for path in grants.keys() {
         // A folder may hold other projects.
         let mut waiting = vec![(path.clone(), 0)];

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
+use actum_contract::agent::{self, Agent};
 use actum_contract::execution::{Host, Tool};
 use actum_sandbox::Wall;
 use serde_json::{Map, Value, json};
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 pub(crate) struct Config {
     pub sandbox: SandboxConfig,
     pub tools: BTreeMap<String, Tool>,
+    pub agents: BTreeMap<String, Agent>,
 }
 
 #[derive(Debug, Clone)]
@@ -61,7 +63,7 @@ impl Config {
         }
         let document = Document::read(&path)?;
         let value = document.value()?;
-        let mut reader = Reader::default();
+        let mut reader = Reader { root: root.to_owned(), ..Reader::default() };
         let config = reader.config(&value);
         match reader.flaws.first() {
             None => Ok(config),
@@ -81,6 +83,8 @@ impl Config {
 
 #[derive(Default)]
 struct Reader {
+    /// Where scripts of agents are looked for.
+    root: PathBuf,
     /// The key, for its place, and what is wrong.
     flaws: Vec<(String, String)>,
 }
@@ -114,11 +118,38 @@ impl Reader {
             match name.as_str() {
                 "sandbox" => config.sandbox = self.sandbox(section),
                 "tools" => config.tools = self.tools(section),
+                "agents" => config.agents = self.agents(section),
                 known if SECTIONS.contains(&known) => {}
                 _ => self.bad(name, "", section, &format!("one of the sections {}", SECTIONS.join(", "))),
             }
         }
         config
+    }
+
+    fn agents(&mut self, section: &Value) -> BTreeMap<String, Agent> {
+        let Some(entries) = self.table(section, "agents", "") else { return BTreeMap::new() };
+        let root = self.root.clone();
+        let load = move |path: &str| {
+            let document = Document::read(&root.join(expand(path.to_owned()))).map_err(|e| e.message)?;
+            document.value().map_err(|e| e.message)
+        };
+        let mut agents = BTreeMap::new();
+        for (id, entry) in entries {
+            if !actum_contract::work::is_id(id) {
+                self.bad(id, "agents.", &json!(id), "an id: lower-case letters, digits, dots, lines; at most 64");
+                continue;
+            }
+            match Agent::read(entry, &format!("agents.{id}"), &load) {
+                Ok(agent) => drop(agents.insert(id.clone(), agent)),
+                Err(flaws) => {
+                    for flaw in flaws {
+                        let key = flaw.field.rsplit('.').next().unwrap_or_default().to_owned();
+                        self.flaws.push((key, flaw.to_string()));
+                    }
+                }
+            }
+        }
+        agents
     }
 
     fn sandbox(&mut self, section: &Value) -> SandboxConfig {
@@ -245,6 +276,7 @@ pub(crate) fn schema() -> Value {
         properties.insert(section.to_owned(), json!({"type": "object"}));
     }
     properties.insert("sandbox".into(), object(sandbox));
+    properties.insert("agents".into(), json!({"type": "object", "additionalProperties": agent::schema()}));
     properties.insert("tools".into(), json!({"type": "object", "additionalProperties": object(tool)}));
     let mut schema = object(Value::Object(properties));
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");

@@ -86,10 +86,30 @@ impl Document {
         Failure::new(error::INPUT, message).at(Place::of(&self.name, &self.text, line, column))
     }
 
+    /// Where a field of an item in a list stands: `items[1].budget.complexity`. Items begin where their ids do.
+    pub(crate) fn place_of_field(&self, field: &str) -> Option<Place> {
+        let key = field.rsplit('.').next().unwrap_or(field);
+        let key = key.split('[').next().unwrap_or(key);
+        let number = field.split_once('[').and_then(|(_, rest)| rest.split_once(']')?.0.parse::<usize>().ok());
+        let text = std::str::from_utf8(&self.text).ok()?;
+        let is_id = |line: &&str| {
+            let line = line.trim_start_matches(['-', ' ', '{', '\t', '['].as_slice());
+            line.starts_with("id:") || line.starts_with("\"id\"")
+        };
+        let begins =
+            text.lines().enumerate().filter(|(_, line)| is_id(line)).map(|(at, _)| at).nth(number.unwrap_or(0));
+        let from = number.and(begins).unwrap_or(0);
+        self.place_from(key, from).or_else(|| self.place_of_key(key)).or_else(|| self.place_from("id", from))
+    }
+
     /// Where a key stands in the text, for errors about its value. A guess by the eye: the first line that has it.
     pub(crate) fn place_of_key(&self, key: &str) -> Option<Place> {
+        self.place_from(key, 0)
+    }
+
+    fn place_from(&self, key: &str, line: usize) -> Option<Place> {
         let text = std::str::from_utf8(&self.text).ok()?;
-        text.lines().enumerate().find_map(|(i, line)| {
+        text.lines().enumerate().skip(line).find_map(|(i, line)| {
             let at = line.find(key)?;
             let before = line[..at].chars().next_back();
             let after = line[at + key.len()..].chars().next();

@@ -5,12 +5,9 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
-use actum_contract::canon;
-use actum_contract::digest::Digest;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
-use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _};
+use ed25519_dalek::pkcs8::{DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use ed25519_dalek::{SigningKey, VerifyingKey};
-use serde_json::json;
 
 use crate::failure::Failure;
 use crate::project::Project;
@@ -36,6 +33,27 @@ impl Key {
                 Self::make(project.key_path())
             }
         }
+    }
+
+    /// Every key that has signed for the project: the present one, and those it took the place of.
+    pub(crate) fn known(project: &Project) -> Result<Vec<VerifyingKey>, Failure> {
+        let mut keys: Vec<VerifyingKey> = Self::find(project)?.iter().map(Self::public).collect();
+        for entry in std::fs::read_dir(retired(project)).into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            keys.extend(VerifyingKey::from_public_key_pem(&text));
+        }
+        Ok(keys)
+    }
+
+    /// A new key from now on. The public half of the old one stays, so that what it signed can be checked.
+    pub(crate) fn rotate(project: &Project) -> Result<Self, Failure> {
+        let Some(old) = Self::find(project)? else { return Self::find_or_make(project) };
+        let folder = retired(project);
+        let cannot = |e: std::io::Error| unusable(&folder, format!("cannot be written: {e}"));
+        std::fs::create_dir_all(&folder).map_err(cannot)?;
+        std::fs::write(folder.join(format!("{}.pem", old.id())), old.public_pem()?).map_err(cannot)?;
+        std::fs::remove_file(&old.path).map_err(cannot)?;
+        Self::make(old.path)
     }
 
     fn make(path: PathBuf) -> Result<Self, Failure> {
@@ -83,10 +101,12 @@ impl Key {
 
     /// The id under which verifiers of DSSE envelopes look the key up.
     pub(crate) fn id(&self) -> String {
-        let public = hex::encode(self.public().as_bytes());
-        let shape = json!({"keytype": "ed25519", "keyval": {"public": public}, "scheme": "ed25519"});
-        canon::canonical(&shape).map_or_else(|_| String::new(), |text| Digest::sha256(&text).to_hex())
+        actum_ledger::receipt::key_id(&self.public())
     }
+}
+
+fn retired(project: &Project) -> PathBuf {
+    project.key_path().with_file_name("keys")
 }
 
 fn unusable(path: &Path, what: String) -> Failure {

@@ -9,9 +9,11 @@ mod document;
 mod execution;
 mod failure;
 mod key;
+mod progress;
 mod project;
 mod protect;
 mod reference;
+mod run;
 mod ui;
 mod workspace;
 

@@ -27,6 +27,15 @@ impl Project {
         Ok(Self { root, store: global.store.clone() })
     }
 
+    /// The project that a file belongs to; if it lies in none, the one we are in.
+    pub(crate) fn of_file(file: &Path, global: &Global) -> Result<Self, Failure> {
+        let here = Self::find(global)?;
+        let folder = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
+        let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
+        let root = folder.as_deref().and_then(|folder| folder.ancestors().find(marked).map(Path::to_owned));
+        Ok(root.map_or(here, |root| Self { root, store: global.store.clone() }))
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

@@ -86,6 +86,18 @@ fn is(name: &std::ffi::OsStr, names: &[&str]) -> bool {
     names.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
+/// Whether other programs obey a file of a workspace.
+pub(crate) fn is_obeyed(path: &Path) -> bool {
+    let mut parts = path.iter().peekable();
+    while let Some(part) = parts.next() {
+        let in_workflows = is(part, &[".github"]) && parts.peek().is_some_and(|next| is(next, &["workflows"]));
+        if is(part, ANYWHERE) || in_workflows {
+            return true;
+        }
+    }
+    false
+}
+
 /// Why a path may not be written to as such: it, or a folder it lies in, is obeyed by others.
 pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
     let inner = path.strip_prefix(root).unwrap_or(path);

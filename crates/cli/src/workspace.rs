@@ -177,7 +177,8 @@ impl Ledger {
     }
 }
 
-fn entry(publication: &Publication) -> Value {
+/// A publication as the ledger keeps it.
+pub(crate) fn entry(publication: &Publication) -> Value {
     let by_verb = |verb| deltas(&publication.changes).filter(|change| change.verb() == verb).count();
     json!({
         "id": format!("publication:{}", publication.id),

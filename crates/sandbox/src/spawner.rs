@@ -141,6 +141,38 @@ impl Signals {
     pub fn catch() -> io::Result<Self> {
         sys::signal_file(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]).map(Self)
     }
+
+    /// Signals that come from within this program, for one cell among many.
+    pub fn own() -> io::Result<(Self, Stopper)> {
+        let (ours, theirs) = io::pipe()?;
+        let ours = OwnedFd::from(ours);
+        rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK)?;
+        Ok((Self(ours), Stopper(theirs)))
+    }
+
+    /// Waits for one. False if there will be none.
+    pub fn next(&self) -> bool {
+        let mut files = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut taken = [0_u8; 1024];
+        loop {
+            match poll(&mut files, None) {
+                Ok(_) => return rustix::io::read(&self.0, &mut taken).is_ok_and(|bytes| bytes > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// The other end: asks the program in the cell to end, and ends it if asked again. Dropped, it asks too: keep it as long as
+/// the cell is to live.
+#[derive(Debug)]
+pub struct Stopper(io::PipeWriter);
+
+impl Stopper {
+    pub fn stop(&self) {
+        let _ = io::Write::write(&mut &self.0, &[1]);
+    }
 }
 
 /// What comes from a cell while it lives.

@@ -162,11 +162,11 @@ impl Stage {
         }
     }
 
-    fn upper(&self) -> PathBuf {
+    pub(crate) fn upper(&self) -> PathBuf {
         self.folder.join("upper")
     }
 
-    fn copied(&self) -> PathBuf {
+    pub(crate) fn copied(&self) -> PathBuf {
         self.folder.join("folder")
     }
 

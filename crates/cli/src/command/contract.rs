@@ -178,7 +178,7 @@ fn to_json(resolved: &Resolved) -> Value {
 }
 
 /// The contract variables that are set, one for each field.
-fn environment() -> Result<BTreeMap<Field, String>, Failure> {
+pub(crate) fn environment() -> Result<BTreeMap<Field, String>, Failure> {
     let mut set = BTreeMap::new();
     for field in Field::all() {
         let Some(name) = field.env() else { continue };
@@ -196,7 +196,7 @@ fn environment() -> Result<BTreeMap<Field, String>, Failure> {
 }
 
 /// The error about bad fields, with the place of the first that stands in the file.
-fn bad_config(fields: Vec<BadField>, document: Option<&Document>) -> Failure {
+pub(crate) fn bad_config(fields: Vec<BadField>, document: Option<&Document>) -> Failure {
     let place = fields.iter().find_map(|f| document.and_then(|d| d.place_of_key(&f.field)));
     let failure = Failure::from(BadConfig::new(fields));
     match place {

@@ -229,6 +229,7 @@ impl Run<'_> {
             write: paths.write.clone(),
             deny: paths.deny.clone(),
             outputs: paths.outputs.clone(),
+            stage: Vec::new(),
             config: &self.config.sandbox,
             grace_ms: GRACE_MS,
         };

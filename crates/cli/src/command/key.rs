@@ -13,6 +13,8 @@ use crate::ui::Out;
 pub(crate) enum Verb {
     /// Show the public key that signs for this project; it is made on first use
     Show(Show),
+    /// Sign with a new key from now on; what the old one signed stays valid
+    Rotate,
 }
 
 #[derive(Debug, Args)]
@@ -24,12 +26,15 @@ pub(crate) struct Show {
 
 impl Verb {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
-        let Self::Show(show) = self;
-        let key = Key::find_or_make(&Project::find(global)?)?;
+        let project = Project::find(global)?;
+        let (key, pem_only) = match self {
+            Self::Show(show) => (Key::find_or_make(&project)?, show.pem),
+            Self::Rotate => (Key::rotate(&project)?, false),
+        };
         let (pem, public) = (key.public_pem()?, hex::encode(key.public().as_bytes()));
         let json = json!({"keyid": key.id(), "algorithm": "ed25519", "public": public, "pem": pem, "path": key.path});
         out.result(&json, || {
-            if show.pem {
+            if pem_only {
                 return pem.trim_end().to_owned();
             }
             format!(

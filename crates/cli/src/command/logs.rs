@@ -1,4 +1,4 @@
-//! `actum logs`: what an execution has put out so far, and with `-f` until it ends.
+//! `actum logs`: what a run or an execution has put out so far, and with `-f` until it ends.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,11 +12,12 @@ use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::{Open, RunFolder};
 use crate::ui::Out;
 
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
-    /// The execution
+    /// The run or the execution
     id: String,
 
     /// Go on until it has ended
@@ -28,11 +29,11 @@ pub(crate) struct Logs {
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Logs {
-    pub(crate) fn run(self, global: &Global, _out: &mut Out) -> Ended {
-        let folder = crate::execution::folder_of(&Project::find(global)?, &self.id)?;
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let folder = crate::execution::folder_of(&project, &self.id)?;
         if !folder.is_dir() {
-            let failure = Failure::new(error::NOT_FOUND, format!("there is no execution {:?}", self.id));
-            return Err(failure.hint("`actum exec` prints the id of each execution"));
+            return self.follow_run(project, out);
         }
         let mut output = Tail::new(folder.join("stdout"));
         let mut errors = Tail::new(folder.join("stderr"));
@@ -40,6 +41,31 @@ impl Logs {
             // Looked at first: what was written before the end is read after it.
             let is_over = !self.follow || !crate::execution::is_under_way(&folder);
             let more = output.copy(&mut std::io::stdout()) | errors.copy(&mut std::io::stderr());
+            if is_over && !more {
+                return Ok(0);
+            }
+            if !more {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+    }
+}
+
+impl Logs {
+    fn follow_run(&self, project: Project, out: &Out) -> Ended {
+        let home = project.folder()?;
+        let open = Open::new(project, out)?;
+        let run = open.run(&self.id).map_err(|e| match e.row.name {
+            error::NOT_FOUND => {
+                Failure::new(error::NOT_FOUND, format!("there is no run and no execution {:?}", self.id))
+                    .hint("`actum list` shows the runs there are")
+            }
+            _ => e,
+        })?;
+        let mut log = Tail::new(RunFolder::of(&home, &run.id).log());
+        loop {
+            let is_over = !self.follow || open.run(&run.id)?.state.is_over();
+            let more = log.copy(&mut std::io::stdout());
             if is_over && !more {
                 return Ok(0);
             }

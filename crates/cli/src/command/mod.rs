@@ -9,16 +9,22 @@ pub(crate) mod contract;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod logs;
+pub(crate) mod prove;
+pub(crate) mod resume;
+pub(crate) mod run;
 pub(crate) mod sandbox;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
 pub(crate) mod stage;
+pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod undo;
 pub(crate) mod verify;
+pub(crate) mod worker;
 
 use actum_api::error;
 use actum_sandbox::Ahead;
@@ -38,6 +44,16 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
             .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))?;
     }
     match command {
+        Command::Init(init) => init.run(&global, out),
+        Command::Run(run) => run.run(&global, out),
+        Command::Status(status) => status.run(&global, out),
+        Command::List(list) => list.run(&global, out),
+        Command::Resume(resume) => resume.run(&global, out),
+        Command::Cancel(cancel) => cancel.run(&global, out),
+        Command::Replay(replay) => replay.run(&global, out),
+        Command::Verify(verify) => verify.run(&global, out),
+        Command::Gate(gate) => gate.run(&global, out),
+        Command::Worker(worker) => worker.run(&global, out),
         Command::Diff(diff) => diff.run(&global, out),
         Command::Apply(apply) => apply.run(&global, out),
         Command::Undo(undo) => undo.run(&global, out),

@@ -171,6 +171,7 @@ impl Sandbox {
             write,
             deny: denied(&self.deny)?,
             outputs: Vec::new(),
+            stage: Vec::new(),
             config: &config,
             grace_ms: GRACE_MS,
         };

@@ -1,0 +1,380 @@
+//! `actum verify`, `actum replay`, `actum gate`: what can be proven about a run.
+
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::canon;
+use actum_contract::digest::Digest;
+use actum_engine::{Governed, events_of, govern};
+use actum_ledger::Entry;
+use actum_ledger::merkle::Plan;
+use actum_ledger::receipt::Receipt;
+use clap::Args;
+use ed25519_dalek::VerifyingKey;
+use ed25519_dalek::pkcs8::DecodePublicKey as _;
+use serde_json::{Value, json};
+
+use super::Ended;
+use crate::args::Global;
+use crate::document::Document;
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::project::Project;
+use crate::run::{Open, Recording, RunFolder, Shop, replay};
+use crate::ui::Out;
+use crate::workspace;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "With --key neither a project nor a store is needed: signature, form and the files beside the receipt are checked. In the project that made it, the chain of receipts and the ledger are checked too."
+)]
+pub(crate) struct Verify {
+    /// Receipts: RECEIPT.json files, or runs
+    #[arg(required = true, value_name = "RECEIPT")]
+    receipts: Vec<String>,
+
+    /// The public key (PEM) that must have signed them [default: the project's own]
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// What was found out about one receipt.
+#[derive(Debug, Default)]
+struct Checks(Vec<Value>);
+
+impl Checks {
+    fn note(&mut self, name: &str, ok: bool, detail: impl Into<String>) {
+        self.0.push(json!({"name": name, "ok": ok, "detail": detail.into()}));
+    }
+
+    fn judge<T, E: std::fmt::Display>(&mut self, name: &str, outcome: Result<T, E>, good: &str) -> Option<T> {
+        match outcome {
+            Ok(value) => {
+                self.note(name, true, good);
+                Some(value)
+            }
+            Err(e) => {
+                self.note(name, false, e.to_string());
+                None
+            }
+        }
+    }
+
+    fn valid(&self) -> bool {
+        self.0.iter().all(|check| check["ok"] == true)
+    }
+}
+
+impl Verify {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let open = match self.key {
+            Some(_) => None,
+            None => Some(Open::new(Project::find(global)?, out)?),
+        };
+        let key = match &self.key {
+            Some(path) => Some(read_key(path)?),
+            None => None,
+        };
+        let mut shown = Vec::new();
+        for name in &self.receipts {
+            let path = path_of(name, open.as_ref())?;
+            let checks = check(&path, key.as_ref(), open.as_ref())?;
+            shown.push((name, checks));
+        }
+        let valid = shown.iter().all(|(_, checks)| checks.valid());
+        let all: Vec<Value> = shown
+            .iter()
+            .map(|(name, checks)| json!({"receipt": name, "valid": checks.valid(), "checks": checks.0}))
+            .collect();
+        let json = match &all[..] {
+            [one] => one.clone(),
+            many => json!({"valid": valid, "receipts": many}),
+        };
+        out.result(&json, || {
+            let mut lines = Vec::new();
+            for (name, checks) in &shown {
+                lines.push(format!("{} {name}", if checks.valid() { "✓" } else { "✗" }));
+                for check in &checks.0 {
+                    let mark = if check["ok"] == true { "✓" } else { "✗" };
+                    let word = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+                    lines.push(format!("  {mark} {}: {}", word("name"), word("detail")));
+                }
+            }
+            lines.join("\n")
+        });
+        Ok(u8::from(!valid))
+    }
+}
+
+fn read_key(path: &Path) -> Result<VerifyingKey, Failure> {
+    let text = Document::read(path)?.text;
+    let text = String::from_utf8_lossy(&text);
+    VerifyingKey::from_public_key_pem(&text).map_err(|_| {
+        Failure::new(error::KEY, format!("{} is no Ed25519 public key in PEM", path.display()))
+            .hint("`actum key show --pem` prints one")
+    })
+}
+
+/// A file, or the receipt of a run.
+fn path_of(name: &str, open: Option<&Open>) -> Result<PathBuf, Failure> {
+    let path = PathBuf::from(name);
+    if path.is_dir() {
+        return Ok(path.join("RECEIPT.json"));
+    }
+    if path.exists() {
+        return Ok(path);
+    }
+    match open {
+        Some(open) if !name.contains('/') => {
+            let run = open.run(name)?;
+            Ok(RunFolder::of(&open.project.folder()?, &run.id).path("RECEIPT.json"))
+        }
+        _ => Err(Failure::new(error::FILE, format!("cannot read {name}: there is no such file"))),
+    }
+}
+
+fn check(path: &Path, key: Option<&VerifyingKey>, open: Option<&Open>) -> Result<Checks, Failure> {
+    let mut checks = Checks::default();
+    let document = Document::read(path)?;
+    let envelope = document.json()?;
+    let Some(receipt) = checks.judge("form", Receipt::read(&envelope), "a DSSE envelope with an in-toto statement")
+    else {
+        return Ok(checks);
+    };
+    let keys: Vec<VerifyingKey> = match (key, open) {
+        (Some(key), _) => vec![*key],
+        (None, Some(open)) => Key::known(&open.project)?,
+        (None, None) => Vec::new(),
+    };
+    let fitting = keys.iter().find(|key| actum_ledger::receipt::key_id(key) == receipt.key_id);
+    let signed = match fitting.or(keys.first()) {
+        Some(key) => receipt.verify(key).map_err(|e| e.to_string()),
+        None => Err("there is no key to check it with; name one with --key".to_owned()),
+    };
+    checks.judge("signature", signed, &format!("Ed25519 by key {}", receipt.key_id));
+    let predicate = receipt.predicate();
+    let material = &predicate["contract"]["material"];
+    let hash = canon::canonical(material).map(|text| Digest::sha256(&text).to_hex()).unwrap_or_default();
+    let fits = predicate["contract"]["hash"] == hash.as_str();
+    checks.note("contract", fits, if fits { hash } else { format!("its material hashes to {hash}") });
+    beside(&receipt, path, &mut checks);
+    if let Some(open) = open {
+        in_store(&receipt, open, &mut checks)?;
+    }
+    Ok(checks)
+}
+
+/// The files that lie beside a receipt, as far as they do.
+fn beside(receipt: &Receipt, path: &Path, checks: &mut Checks) {
+    let predicate = receipt.predicate();
+    let folder = path.parent().unwrap_or(Path::new("."));
+    for (name, part) in [("recording.json", "recording"), ("diff.patch", "diff")] {
+        let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
+        let found = Digest::sha256(&bytes).to_hex();
+        let ok = predicate[part]["sha256"] == found.as_str();
+        checks.note(
+            part,
+            ok,
+            if ok { format!("{name} is the one that was signed") } else { format!("{name} was altered") },
+        );
+        if part == "recording" && ok {
+            let capsule = Recording::read(&bytes).ok().and_then(|recording| canon::canonical(&recording.capsule).ok());
+            let hash = capsule.map(|text| Digest::blake3(&text).to_hex()).unwrap_or_default();
+            let ok = predicate["capsule"]["hash"] == hash.as_str();
+            checks.note("capsule", ok, if ok { hash } else { format!("what was recorded hashes to {hash}") });
+        }
+    }
+    if let Ok(bytes) = std::fs::read(folder.join("receipt.statement.json")) {
+        let ok = canon::parse(&bytes).is_ok_and(|statement| statement == receipt.statement);
+        checks.note(
+            "statement",
+            ok,
+            if ok { "the readable statement is the signed one" } else { "receipt.statement.json was altered" },
+        );
+    }
+}
+
+/// What the store knows of a receipt: the ledger has it, and the one before it.
+fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), Failure> {
+    let predicate = receipt.predicate();
+    let digest = receipt.digest().to_hex();
+    let id = format!("receipt:{}", predicate["receiptId"].as_str().unwrap_or_default());
+    let journal = &open.waiter.journal;
+    let body = open.waiter.wait(journal.entry(&open.tenant, &id))?;
+    let entry = body.as_deref().and_then(|body| Entry::open(body).ok());
+    let Some((entry, body)) = entry.zip(body) else {
+        checks.note("ledger", false, format!("entry {id} is not in the ledger"));
+        return Ok(());
+    };
+    if entry.payload["digest"] != digest.as_str() {
+        checks.note("ledger", false, "the ledger has another receipt under this id");
+        return Ok(());
+    }
+    let log = open.waiter.wait(journal.log(&open.tenant))?;
+    let (size, seq) = (log.frontier.size(), entry.seq);
+    let included = match Plan::inclusion(seq, size) {
+        None => false,
+        Some(plan) => {
+            let hashes = open.waiter.wait(journal.nodes(&open.tenant, &plan.nodes()))?;
+            let proof = plan.proof(&hashes).unwrap_or_default();
+            let leaf = actum_ledger::merkle::leaf(&body);
+            actum_ledger::merkle::verify_inclusion(leaf, seq, size, &proof, log.frontier.root())
+        }
+    };
+    checks.note(
+        "ledger",
+        included,
+        match included {
+            true => format!("entry {seq} of {size}, included in the root {}", log.frontier.root()),
+            false => "the ledger does not prove that it holds the receipt".to_owned(),
+        },
+    );
+    let previous = predicate["previousReceipt"].as_str();
+    let (ok, detail) = match previous {
+        None => {
+            let first = crate::run::is_first_receipt(
+                &open.waiter,
+                &open.tenant,
+                predicate["place"].as_str().unwrap_or_default(),
+                seq,
+            )?;
+            (
+                first,
+                if first {
+                    "the first of its workspace".to_owned()
+                } else {
+                    "it names no predecessor, and there is one".to_owned()
+                },
+            )
+        }
+        Some(digest) => {
+            let found = crate::run::receipt_with(&open.waiter, &open.tenant, digest, seq)?;
+            match found {
+                Some(before) => (true, format!("follows the receipt in entry {before}")),
+                None => (false, "its predecessor is not in the ledger before it".to_owned()),
+            }
+        }
+    };
+    checks.note("chain", ok, detail);
+    Ok(())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// The run, or its RECEIPT.json
+    run: String,
+
+    /// Repeat it on this folder; a file that is not what was recorded is named
+    #[arg(long, value_name = "DIR")]
+    input: Option<PathBuf>,
+
+    /// Ask the real model instead of the recording
+    #[arg(long)]
+    live: bool,
+}
+
+impl Replay {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let path = Path::new(&self.run);
+        let is_file = path.exists();
+        let project = if is_file { Project::of_file(path, global)? } else { Project::find(global)? };
+        let open = Open::new(project, out)?;
+        let folder = match (is_file, path.is_dir()) {
+            (true, true) => path.to_owned(),
+            (true, false) => path.parent().unwrap_or(Path::new(".")).to_owned(),
+            _ => RunFolder::of(&open.project.folder()?, &open.run(&self.run)?.id).path(""),
+        };
+        let file = folder.join("recording.json");
+        let bytes = Document::read(&file).map_err(|e| {
+            Failure { message: format!("there is no recording of the run: {}", e.message), ..e }
+                .hint("a run leaves one when it ends")
+        })?;
+        let unusable = |why: String| Failure::new(error::INPUT, format!("{}: {why}", file.display()));
+        let recording = Recording::read(&bytes.text).map_err(unusable)?;
+        // What was signed is what is repeated.
+        if let Ok(envelope) = Document::read(&folder.join("RECEIPT.json")).and_then(|document| document.json())
+            && let Ok(receipt) = Receipt::read(&envelope)
+            && receipt.predicate()["recording"]["sha256"] != Digest::sha256(&bytes.text).to_hex().as_str()
+        {
+            return Err(unusable("it is not the one that the receipt names".into()));
+        }
+        if self.live {
+            out.remark("the run asked no model: --live changes nothing");
+        }
+        let shop = Shop::open(&open, 1)?;
+        let input = match &self.input {
+            None => None,
+            Some(folder) => {
+                let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
+                let other = shop.workspace(folder)?;
+                Some(other.freeze(&rules, true, workspace::now_ms())?.id)
+            }
+        };
+        let replayed = replay(&shop, &recording, input)?;
+        out.result(&replayed.json(), || match (&replayed.first_difference, replayed.identical) {
+            (_, true) => format!("✓ identical: {}", replayed.actual),
+            (Some(difference), _) => {
+                let word = |key: &str| difference[key].as_str().map(ToOwned::to_owned);
+                let what = word("what").unwrap_or_default();
+                let place = word("path")
+                    .or_else(|| difference["call"].as_u64().map(|n| format!("call {n}")))
+                    .unwrap_or_default();
+                let why = word("message").or_else(|| word("why")).map(|why| format!("\n  {why}")).unwrap_or_default();
+                format!(
+                    "✗ not identical: the first difference is in {what} {place}{why}\n  expected {}\n  found    {}",
+                    replayed.expected, replayed.actual
+                )
+            }
+            (None, false) => "✗ not identical".to_owned(),
+        });
+        Ok(u8::from(!replayed.identical))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Gate {
+    /// The run, or the beginning of its id
+    run: String,
+}
+
+impl Gate {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let open = Open::new(Project::find(global)?, out)?;
+        let row = open.run(&self.run)?;
+        let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &row.id, 0))?;
+        let events = events_of(&rows).unwrap_or_default();
+        let path = RunFolder::of(&open.project.folder()?, &row.id).path("RECEIPT.json");
+        let receipt = match path.exists() {
+            false => Governed::Invalid("the run has no receipt".to_owned()),
+            true => match check(&path, None, Some(&open)) {
+                Ok(checks) if checks.valid() => Governed::Valid { path: path.display().to_string() },
+                Ok(checks) => {
+                    let failed = checks.0.iter().filter(|check| check["ok"] == false);
+                    let names: Vec<String> = failed
+                        .map(|c| {
+                            format!(
+                                "{}: {}",
+                                c["name"].as_str().unwrap_or_default(),
+                                c["detail"].as_str().unwrap_or_default()
+                            )
+                        })
+                        .collect();
+                    Governed::Invalid(names.join("; "))
+                }
+                Err(failure) => Governed::Invalid(failure.message),
+            },
+        };
+        let decision = govern(&row, &events, &receipt);
+        let passed = decision["decision"] == "PASS";
+        out.result(&decision, || {
+            let mut lines = vec![decision["decision"].as_str().unwrap_or_default().to_owned()];
+            for reason in decision["reasons"].as_array().into_iter().flatten() {
+                let word = |key: &str| reason[key].as_str().unwrap_or_default();
+                lines.push(format!("  {}: {}", word("code"), word("message")));
+            }
+            lines.push(format!("  decision {}", decision["decisionHash"].as_str().unwrap_or_default()));
+            lines.join("\n")
+        });
+        Ok(u8::from(!passed))
+    }
+}

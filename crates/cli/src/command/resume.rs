@@ -1,0 +1,128 @@
+//! `actum resume` and `actum cancel`: go on with a run, go elsewhere from it, stop it.
+
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_contract::Intent;
+use actum_contract::change::ChangeError;
+use actum_engine::{CancelError, Cancelled, ResumeError, Resumed, cancel, resume};
+use actum_ledger::run::Filter;
+use actum_sandbox::Signals;
+use clap::Args;
+use serde_json::json;
+
+use super::Ended;
+use super::contract::bad_config;
+use super::run::{LEASE, Requested, block, exit_code, run_json, work_on};
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::project::Project;
+use crate::run::Open;
+use crate::ui::Out;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A run keeps its contract. One that asks for another is refused, unless --override-execution-config changes this run or --fork starts a new one from it."
+)]
+pub(crate) struct Resume {
+    /// The run, or the beginning of its id
+    run: String,
+
+    #[command(flatten)]
+    contract: Requested,
+
+    /// Change the contract of this run, then go on with it
+    #[arg(long, conflicts_with = "fork")]
+    override_execution_config: bool,
+
+    /// Start a new run from where this one is
+    #[arg(long)]
+    fork: bool,
+
+    /// Only put it into the queue; a worker does the rest
+    #[arg(long)]
+    detach: bool,
+}
+
+impl Resume {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let requested = self.contract.read()?;
+        let intent = match (self.fork, self.override_execution_config) {
+            (true, _) => Intent::Fork,
+            (_, true) => Intent::Override,
+            _ => Intent::Resume,
+        };
+        let project = Project::find(global)?;
+        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let open = Open::new(project, out)?;
+        let row = open.run(&self.run)?;
+        let resumed = resume(&open.waiter, &row, &requested, intent).map_err(refused)?;
+        let id = match &resumed {
+            Resumed::Forked(id) => id.clone(),
+            _ => row.id.clone(),
+        };
+        if resumed == Resumed::Complete {
+            out.remark("the run had succeeded: there is nothing to go on with");
+        } else if self.detach {
+            out.result(&json!({"run_id": id, "forked": id != row.id}), || id.clone());
+            return Ok(0);
+        } else {
+            let row = open.run(&id)?;
+            let names = [vec![row.item.clone()]];
+            let watch = Arc::new(Progress::new(&names, out));
+            // Siblings that wait for it go on too: they are of the same submission.
+            work_on(&open, Some(row.submission), 2, LEASE, signals, watch)?;
+        }
+        let row = open.run(&id)?;
+        out.result(&json!({"runs": [run_json(&row)]}), || block(&row, &open));
+        Ok(exit_code(&row))
+    }
+}
+
+fn refused(e: ResumeError) -> Failure {
+    match e {
+        ResumeError::Change(ChangeError::Bad(bad)) => bad_config(bad.fields, None),
+        ResumeError::Change(mismatch) => Failure::new(error::MISMATCH, mismatch.to_string())
+            .details(mismatch.details())
+            .hint("--override-execution-config changes this run, --fork starts a new one; without flags it keeps its contract"),
+        ResumeError::Contract(message, code, details) => {
+            let name = if code == "UNSUPPORTED_CONTRACT" { error::UNSUPPORTED } else { error::MISMATCH };
+            Failure::new(name, message).details(details)
+        }
+        ResumeError::State(..) => Failure::new(error::RUN_STATE, e.to_string()),
+        ResumeError::Lost => Failure::new(error::RUN_STATE, e.to_string()),
+        ResumeError::Refused(_) => Failure::new(error::INTERNAL, e.to_string()),
+        ResumeError::Store(e) => e.into(),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Cancel {
+    /// The run, or the beginning of its id
+    run: String,
+}
+
+impl Cancel {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let open = Open::new(Project::find(global)?, out)?;
+        let row = open.run(&self.run)?;
+        let cancelled = cancel(&open.waiter, &row).map_err(|e| match e {
+            CancelError::Store(e) => Failure::from(e),
+            other => Failure::new(error::RUN_STATE, other.to_string()),
+        })?;
+        let word = match cancelled {
+            Cancelled::AtOnce => "cancelled",
+            Cancelled::Asked => "asked to stop",
+        };
+        let filter = Filter { submission: Some(row.submission.clone()), limit: 1_000, ..Filter::default() };
+        let others = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
+        out.result(&json!({"run_id": row.id, "cancelled": cancelled == Cancelled::AtOnce, "asked": cancelled == Cancelled::Asked}), || {
+            format!("{} {word}", row.id)
+        });
+        if others.iter().any(|other| other.state == actum_ledger::run::RunState::Blocked) {
+            out.remark("runs that depend on it will fail");
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,376 @@
+//! `actum run`: the main job. Submits the items of a work file and, unless detached, executes them here and waits.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use actum_api::error;
+use actum_contract::agent::Agent;
+use actum_contract::work::{self, BadWork, Work, WorkItem, levels, with_dependencies};
+use actum_contract::{Contract, Layers, Partial, resolve};
+use actum_engine::{Engine, Settings, Submitted, Watch, submit};
+use actum_ledger::run::{Filter, Run as Row, RunState};
+use actum_sandbox::Signals;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::Ended;
+use super::contract::{bad_config, environment};
+use crate::approval::{self, Request};
+use crate::args::Global;
+use crate::config::Config;
+use crate::document::Document;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::project::Project;
+use crate::run::{Open, SharedShop, Shop};
+use crate::ui::{Out, count};
+use crate::workspace::{self, LOCAL_TENANT};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A work file names items; each names an agent of actum.toml. `actum schema work` prints what may stand in it.\n\nExit codes: the worst of the runs: 0 success, 1 failure, 3 denied, 4 timeout, 5 contract, 6 conflict."
+)]
+pub(crate) struct Run {
+    /// The work file: YAML or JSON; `-` reads JSON from stdin
+    file: PathBuf,
+
+    /// Only this item and what it depends on; may be given several times
+    #[arg(long, value_name = "ID")]
+    item: Vec<String>,
+
+    #[command(flatten)]
+    contract: Requested,
+
+    /// Do everything but publish: the result is kept for `actum diff` and `actum apply`
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Only submit; a worker does the rest
+    #[arg(long, conflicts_with = "jobs")]
+    detach: bool,
+
+    /// Runs at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+}
+
+/// A contract that is asked for on the command line.
+#[derive(Debug, Args)]
+pub(crate) struct Requested {
+    /// Start from this profile: full, ci or smoke
+    #[arg(long, value_name = "P")]
+    profile: Option<String>,
+
+    /// Set a field of the contract; may be given several times
+    #[arg(long, value_name = "FIELD=VALUE")]
+    set: Vec<String>,
+}
+
+impl Requested {
+    pub(crate) fn read(&self) -> Result<Partial, Failure> {
+        let profile = self.profile.iter().map(|p| format!("profile={p}"));
+        let words: Vec<_> = profile.chain(self.set.iter().cloned()).collect();
+        Partial::read_words(words.iter().map(String::as_str)).map_err(|bad| bad_config(bad.fields, None))
+    }
+}
+
+/// How long a lease is, and how it may be set for a test: never shorter than this.
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
+pub(crate) const LEASE_MIN: Duration = Duration::from_secs(15);
+
+impl Run {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let document = Document::read(&self.file)?;
+        let work = read(&document)?;
+        let project =
+            if document.name == "stdin" { Project::find(global)? } else { Project::of_file(&self.file, global)? };
+        let items = with_dependencies(work.items.clone(), &self.item).map_err(|e| disordered(&e, &document))?;
+        let levels = levels(&items).map_err(|e| disordered(&e, &document))?;
+        let folder = folder_of(&self.file, &document, &work, project.root())?;
+        let contract = self.agreed(&work, &document)?;
+        let items = self.with_agents(items, &project, &document)?;
+        // Before there are threads, which would get them instead.
+        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let open = Open::new(project, out)?;
+        let opened = workspace::open(&open.project, &folder, out)?;
+        let rules = workspace::rules(&folder, Vec::new(), Vec::new())?;
+        let frozen = opened.workspace.freeze(&rules, false, workspace::now_ms())?;
+        let names: Vec<Vec<String>> =
+            levels.iter().map(|level| level.iter().map(|at| items[*at].0.id.clone()).collect()).collect();
+        let wanted = actum_engine::Wanted {
+            tenant: open.tenant.clone(),
+            place: open.place.clone(),
+            workspace: folder,
+            tree: frozen.id.to_hex(),
+            contract,
+            items,
+            draft: self.dry_run,
+        };
+        let submitted = submit(&open.waiter, wanted).map_err(|e| match e {
+            actum_engine::SubmitError::Store(e) => Failure::from(e),
+            other => Failure::new(error::INTERNAL, other.to_string()),
+        })?;
+        if self.detach {
+            let runs: Vec<Value> =
+                submitted.runs.iter().map(|(run, item)| json!({"run_id": run, "item_id": item})).collect();
+            out.result(&json!({"submission": submitted.submission, "runs": runs}), || {
+                submitted.runs.iter().map(|(run, item)| format!("{run}  {item}")).collect::<Vec<_>>().join("\n")
+            });
+            out.remark("`actum worker` executes them; `actum status RUN` shows how far one is");
+            return Ok(0);
+        }
+        let watch = Arc::new(Progress::new(&names, out));
+        work_on(&open, Some(submitted.submission.clone()), usize::from(self.jobs), LEASE, signals, watch)?;
+        report(&open, &submitted, out)
+    }
+
+    fn agreed(&self, work: &Work, document: &Document) -> Result<Contract, Failure> {
+        let requested = work.contract.clone().overlaid(&self.contract.read()?);
+        let resolved = resolve(Layers { persisted: None, requested: &requested, env: &environment()? });
+        resolved.map(|resolved| Contract::resolved(&resolved)).map_err(|bad| bad_config(bad.fields, Some(document)))
+    }
+
+    fn with_agents(
+        &self,
+        items: Vec<WorkItem>,
+        project: &Project,
+        document: &Document,
+    ) -> Result<Vec<(WorkItem, Agent)>, Failure> {
+        let config = Config::read(project.root())?;
+        let mut found = Vec::new();
+        for item in items {
+            let Some(agent) = config.agents.get(&item.agent_id) else {
+                let known = config.agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let message = format!("item {} names the agent {}, which is not defined", item.id, item.agent_id);
+                let failure = Failure::new(error::INPUT, message).hint(if known.is_empty() {
+                    format!(
+                        "define it in actum.toml: `[agents.{}]`; `actum init` writes one to begin with",
+                        item.agent_id
+                    )
+                } else {
+                    format!("actum.toml defines {known}")
+                });
+                return Err(match document.place_of_key(&item.agent_id) {
+                    Some(place) => failure.at(place),
+                    None => failure,
+                });
+            };
+            approve(project, &item.agent_id, agent)?;
+            found.push((item, agent.clone()));
+        }
+        Ok(found)
+    }
+}
+
+/// Levels that wait for a person.
+fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
+    let mut wants = Vec::new();
+    if agent.filesystem == "elevated" {
+        wants.push("filesystem elevated".to_owned());
+    }
+    if agent.network == "open" {
+        wants.push("network open".to_owned());
+    }
+    if wants.is_empty() {
+        return Ok(());
+    }
+    let agreed = serde_json::to_value(agent).unwrap_or(Value::Null);
+    let shown = json!({"agent": id, "definition": agreed});
+    let request = Request { tool: format!("agent:{id}"), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
+    approval::take(project, &request).map(drop)
+}
+
+fn read(document: &Document) -> Result<Work, Failure> {
+    let value = document.value()?;
+    work::read(&value).map_err(|bad| match bad {
+        BadWork::Contract(bad) => bad_config(bad.fields, Some(document)),
+        BadWork::Flaws(flaws) => {
+            let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
+            let failure = Failure::new(error::INPUT, format!("the work file is bad\n  {}", lines.join("\n  ")))
+                .details(json!({"flaws": flaws}))
+                .hint("`actum schema work` prints what may stand in it");
+            match flaws.first().and_then(|flaw| document.place_of_field(&flaw.field)) {
+                Some(place) => failure.at(place),
+                None => failure,
+            }
+        }
+    })
+}
+
+fn disordered(bad: &work::BadOrder, document: &Document) -> Failure {
+    let failure = match bad {
+        work::BadOrder::NoItem(_) => Failure::new(error::USAGE, bad.to_string()).hint("--item takes ids of the file"),
+        _ => Failure::new(error::INPUT, bad.to_string()),
+    };
+    match document.place_of_key(bad.item()) {
+        Some(place) if !matches!(bad, work::BadOrder::NoItem(_)) => failure.at(place),
+        _ => failure,
+    }
+}
+
+/// The folder that is worked on: as the file says, seen from where the file is.
+fn folder_of(file: &Path, document: &Document, work: &Work, root: &Path) -> Result<PathBuf, Failure> {
+    let base = match document.name == "stdin" {
+        true => root.to_owned(),
+        false => file.parent().filter(|p| !p.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned),
+    };
+    let wanted = work.workspace.as_deref().map_or(base.clone(), |workspace| base.join(workspace));
+    let found = wanted.canonicalize().map_err(|e| {
+        let failure = Failure::new(error::FILE, format!("the workspace {} cannot be used: {e}", wanted.display()));
+        match document.place_of_key("workspace") {
+            Some(place) => failure.at(place),
+            None => failure,
+        }
+    })?;
+    if !found.is_dir() {
+        return Err(Failure::new(error::FILE, format!("the workspace {} is no folder", found.display())));
+    }
+    Ok(found)
+}
+
+/// Works on runs until they are over, or until somebody wants to stop.
+pub(crate) fn work_on(
+    open: &Open,
+    submission: Option<String>,
+    jobs: usize,
+    lease: Duration,
+    signals: Signals,
+    watch: Arc<dyn Watch>,
+) -> Result<(), Failure> {
+    let shop = Shop::open(open, jobs.min(4))?;
+    let settings = Settings { owner: shop.owner.clone(), place: open.place.clone(), lease, jobs, submission };
+    let engine = Arc::new(Engine::new(open.waiter.clone(), Arc::new(SharedShop(shop)), watch, settings));
+    let (asked, told) = (Arc::clone(&engine), Arc::new(AtomicBool::new(false)));
+    let heeding = std::thread::Builder::new().name("actum-signals".into()).spawn(move || {
+        while signals.next() {
+            // Whoever asks twice does not want to wait.
+            if told.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+            asked.interrupt();
+        }
+    });
+    heeding.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start a thread: {e}")))?;
+    Ok(engine.work()?)
+}
+
+/// The exit code that a run comes to.
+pub(crate) fn exit_code(row: &Row) -> u8 {
+    let outcome: Value = row.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let code = outcome["error"]["code"].as_str().unwrap_or_default();
+    match (row.state, outcome["verdict"]["status"].as_str()) {
+        (RunState::Succeeded | RunState::Planned, _) => 0,
+        (_, Some("denied")) => 3,
+        (_, Some("timeout")) => 4,
+        _ if code == "CONTRACT_MISMATCH" || code == "UNSUPPORTED_CONTRACT" => 5,
+        _ if code == "PUBLISH_CONFLICT" => 6,
+        _ => 1,
+    }
+}
+
+/// A run as `run --json` shows it: who it was, and its result.
+pub(crate) fn run_json(row: &Row) -> Value {
+    let outcome: Value = row.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let metadata: Value = serde_json::from_str(&row.metadata).unwrap_or_default();
+    let mut shown = json!({
+        "run_id": row.id, "item_id": row.item, "state": row.state.word(), "attempt": row.attempt,
+        "contract_hash": metadata[actum_contract::metadata::HASH],
+    });
+    let result = outcome["result"].as_object().cloned();
+    if let (Some(fields), Some(result)) = (shown.as_object_mut(), &result) {
+        fields.extend(result.clone());
+    }
+    if result.is_none() {
+        shown["status"] = outcome["verdict"].get("status").cloned().unwrap_or(json!(null));
+        shown["error"] = outcome["error"]["message"].clone();
+    }
+    shown["error_code"] = outcome["error"]["code"].clone();
+    shown["warnings"] = outcome.get("warnings").cloned().unwrap_or(json!([]));
+    shown["kept"] = outcome["verdict"].get("kept").cloned().unwrap_or(json!(false));
+    shown
+}
+
+fn report(open: &Open, submitted: &Submitted, out: &mut Out) -> Ended {
+    let filter = Filter { submission: Some(submitted.submission.clone()), limit: 10_000, ..Filter::default() };
+    let rows = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
+    let in_order: Vec<&Row> =
+        submitted.runs.iter().filter_map(|(id, _)| rows.iter().find(|row| row.id == *id)).collect();
+    let code = in_order.iter().map(|row| exit_code(row)).max().unwrap_or(0);
+    let runs: Vec<Value> = in_order.iter().map(|row| run_json(row)).collect();
+    out.result(&json!({ "runs": runs }), || screen(&in_order, open));
+    Ok(code)
+}
+
+/// What a person sees at the end: one block for each run.
+fn screen(rows: &[&Row], open: &Open) -> String {
+    let mut blocks: Vec<String> = rows.iter().map(|row| block(row, open)).collect();
+    if rows.len() > 1 {
+        let good = rows.iter().filter(|row| row.state == RunState::Succeeded).count() as u64;
+        blocks.push(format!("{} of {}", count(good, "run succeeded", "runs succeeded"), rows.len()));
+    }
+    blocks.join("\n")
+}
+
+pub(crate) fn block(row: &Row, open: &Open) -> String {
+    let run = run_json(row);
+    let text = |key: &str| run[key].as_str().unwrap_or_default().to_owned();
+    let number = |key: &str| run["metrics"][key].as_u64().unwrap_or(0);
+    let (mark, word) = match (row.state, text("status").as_str()) {
+        (RunState::Succeeded, _) if run["kept"] == true => ("✓", "kept as a draft".to_owned()),
+        (RunState::Succeeded, _) => ("✓", "published".to_owned()),
+        (RunState::Planned, _) => ("…", "planned, to be published outside".to_owned()),
+        (RunState::Cancelled, _) => ("✗", "cancelled".to_owned()),
+        (_, "") => ("✗", row.state.word().to_owned()),
+        (_, status) => ("✗", status.to_owned()),
+    };
+    let mut facts = vec![count(number("files_touched"), "file", "files")];
+    if number("tool_ops_count") > 0 {
+        facts.push(count(number("tool_ops_count"), "tool operation", "tool operations"));
+    }
+    match (run["metrics"]["tests_passed"].as_u64(), run.get("test_output").filter(|v| !v.is_null())) {
+        (Some(passed), _) => {
+            let failed = run["metrics"]["tests_failed"].as_u64().unwrap_or(0);
+            facts.push(format!("tests: {passed} passed, {failed} failed"));
+        }
+        (None, Some(_)) if row.state == RunState::Succeeded => facts.push("tests passed".to_owned()),
+        _ => {}
+    }
+    facts.push(seconds(number("execution_time_ms")));
+    let mut lines = vec![format!("{mark} {}  {word}  {}", row.item, facts.join(" · "))];
+    for (sign, key) in [("+", "created_files"), ("~", "modified_files"), ("-", "deleted_files")] {
+        let paths: Vec<&str> = run[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for path in paths.iter().take(PATHS_SHOWN) {
+            let root = open.project.root().canonicalize().unwrap_or_default();
+            let short = Path::new(path).strip_prefix(root).map_or((*path).to_owned(), |p| p.display().to_string());
+            lines.push(format!("  {sign} {short}"));
+        }
+        if paths.len() > PATHS_SHOWN {
+            lines.push(format!("  {sign} … and {} more", paths.len() - PATHS_SHOWN));
+        }
+    }
+    let reason = run["error"].as_str().or(run["denial_reason"].as_str());
+    if let Some(reason) = reason {
+        let code = text("error_code");
+        lines.push(format!("  {reason}{}", if code.is_empty() { String::new() } else { format!(" ({code})") }));
+    }
+    for warning in run["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        lines.push(format!("  warning: {warning}"));
+    }
+    lines.push(format!("  run {}", row.id));
+    if run["kept"] == true {
+        lines.push(format!("  `actum diff {0}` shows the result, `actum apply {0}` publishes it", row.id));
+    } else if row.state == RunState::Succeeded && number("files_touched") > 0 {
+        lines.push(format!("  `actum undo {}` takes it back", row.id));
+    } else if row.state == RunState::Failed {
+        lines.push(format!("  `actum logs {0}` shows what it said, `actum resume {0}` goes on with it", row.id));
+    }
+    lines.join("\n")
+}
+
+const PATHS_SHOWN: usize = 10;
+
+pub(crate) fn seconds(ms: u64) -> String {
+    if ms < 1_000 { format!("{ms} ms") } else { format!("{:.1} s", ms as f64 / 1_000.0) }
+}

@@ -1,0 +1,42 @@
+//! `actum worker`: executes runs of this project that were submitted elsewhere, until it is asked to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actum_sandbox::Signals;
+use clap::Args;
+use serde_json::json;
+
+use super::Ended;
+use super::run::{LEASE, LEASE_MIN, work_on};
+use crate::args::Global;
+use crate::progress::Progress;
+use crate::project::Project;
+use crate::run::Open;
+use crate::ui::Out;
+
+#[derive(Debug, Args)]
+pub(crate) struct Worker {
+    /// Runs at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    slots: u16,
+
+    /// Seconds after which a worker that is not heard of has lost its runs
+    #[arg(long, value_name = "SECONDS", default_value_t = LEASE.as_secs(), value_parser = clap::value_parser!(u64).range(LEASE_MIN.as_secs()..=3600))]
+    lease: u64,
+}
+
+impl Worker {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let open = Open::new(project, out)?;
+        out.remark(&format!("works for {}; Ctrl-C ends it, its runs go on later", open.project.root().display()));
+        let watch = Arc::new(Progress::lines(out));
+        work_on(&open, None, usize::from(self.slots), Duration::from_secs(self.lease), signals, watch)?;
+        if out.json {
+            out.line(&json!({"stopped": true}).to_string());
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,157 @@
+//! What a person sees while runs are under way: one line for each, redrawn on a terminal, told once in a pipe.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use actum_engine::Watch;
+use actum_kernel::{Phase, State, Verdict};
+use actum_ledger::run::Run;
+
+use crate::command::run::seconds;
+use crate::ui::{Out, note};
+
+/// How runs are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Nothing,
+    Lines,
+    Live,
+}
+
+pub(crate) struct Progress {
+    style: Style,
+    board: Mutex<Board>,
+}
+
+#[derive(Default)]
+struct Board {
+    /// Items level by level.
+    levels: Vec<Vec<String>>,
+    rows: BTreeMap<String, Row>,
+    drawn: usize,
+}
+
+struct Row {
+    since: Instant,
+    text: String,
+    estimate_ms: Option<u64>,
+    over: Option<(bool, String)>,
+}
+
+impl Progress {
+    pub(crate) fn new(levels: &[Vec<String>], out: &Out) -> Self {
+        let style = match (out.quiet() || out.json, std::io::stderr().is_terminal()) {
+            (true, _) => Style::Nothing,
+            (false, true) => Style::Live,
+            (false, false) => Style::Lines,
+        };
+        Self { style, board: Mutex::new(Board { levels: levels.to_vec(), ..Board::default() }) }
+    }
+
+    /// For who works on without end.
+    pub(crate) fn lines(out: &Out) -> Self {
+        let style = if out.quiet() || out.json { Style::Nothing } else { Style::Lines };
+        Self { style, board: Mutex::default() }
+    }
+
+    fn update(&self, run: &Run, change: impl FnOnce(&mut Row)) {
+        if self.style == Style::Nothing {
+            return;
+        }
+        let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let row = board.rows.entry(run.item.clone()).or_insert_with(|| Row {
+            since: now,
+            text: String::new(),
+            estimate_ms: None,
+            over: None,
+        });
+        let before = (row.text.clone(), row.over.is_some());
+        change(row);
+        match self.style {
+            Style::Lines if (row.text.clone(), row.over.is_some()) != before => note(&line(&run.item, row)),
+            Style::Live => board.draw(),
+            _ => {}
+        }
+    }
+}
+
+impl Board {
+    /// Over what was drawn before.
+    fn draw(&mut self) {
+        let mut text = String::new();
+        if self.drawn > 0 {
+            let _ = write!(text, "\x1b[{}A", self.drawn);
+        }
+        let mut lines = 0;
+        for (at, level) in self.levels.iter().enumerate() {
+            if self.levels.len() > 1 {
+                let _ = writeln!(text, "\x1b[2Klevel {at}");
+                lines += 1;
+            }
+            for item in level {
+                let shown = match self.rows.get(item) {
+                    Some(row) => line(item, row),
+                    None => format!("  · {item}  waits"),
+                };
+                let shown: String = shown.chars().take(LINE_CHARS).collect();
+                let _ = writeln!(text, "\x1b[2K{shown}");
+                lines += 1;
+            }
+        }
+        self.drawn = lines;
+        let mut to = std::io::stderr().lock();
+        let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+    }
+}
+
+/// A line that wraps would be drawn over wrongly.
+const LINE_CHARS: usize = 110;
+
+fn line(item: &str, row: &Row) -> String {
+    if let Some((good, word)) = &row.over {
+        return format!("  {} {item}  {word}", if *good { "✓" } else { "✗" });
+    }
+    let elapsed = u64::try_from(row.since.elapsed().as_millis()).unwrap_or(0);
+    let estimate = row.estimate_ms.map(|ms| format!(" of about {}", seconds(ms))).unwrap_or_default();
+    format!("  ● {item}  {}  {}{estimate}", row.text, seconds(elapsed))
+}
+
+impl Watch for Progress {
+    fn see(&self, run: &Run, state: &State) {
+        let constraints = &state.agreed.item.constraints;
+        let mut text = state.phase.word().to_owned();
+        if let Phase::Act(act) = &state.phase {
+            let _ = write!(text, " {}/{}", act.index + 1, state.steps.len());
+            if state.steps.len() > 1 {
+                let _ = write!(text, " {}", act.step.id);
+            }
+            if let Some(correction) = &act.correction {
+                let _ = write!(text, " (correction {})", correction.number);
+            }
+        }
+        let _ = write!(text, "  files {}/{}", state.files, constraints.max_files);
+        let _ = write!(text, "  operations {}/{}", state.ops.len(), constraints.max_tool_ops);
+        let estimate_ms = state.agreed.item.budget.time_estimate_ms;
+        self.update(run, |row| {
+            row.text = text;
+            row.estimate_ms = estimate_ms;
+            row.over = None;
+        });
+    }
+
+    fn ended(&self, run: &Run, verdict: &Verdict) {
+        let good = verdict.code.is_none();
+        let word = verdict.code.clone().unwrap_or_else(|| verdict.status.word().to_owned());
+        self.update(run, |row| row.over = Some((good, word)));
+    }
+
+    fn remark(&self, run: &Run, text: &str) {
+        if self.style != Style::Nothing {
+            note(&format!("{}: {text}", run.item));
+        }
+    }
+}

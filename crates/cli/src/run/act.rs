@@ -1,0 +1,277 @@
+//! Planning and acting: the agent in its cell, told what is wanted, and what it did found out afterwards.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use actum_contract::agent::AgentKind;
+use actum_contract::digest::Digest;
+use actum_kernel::{Act, Acted, Changed, Desk, End, Event, Plan, State, Step, ToolOp, Totals, is_env_file};
+use actum_sandbox::{Ended, read_beneath};
+use actum_workspace::{Change, deltas, diff, patch};
+use serde_json::{Value, json};
+
+use super::hands::{Done, RunHands};
+use super::program::{EXCHANGE, Program, Ran};
+use crate::failure::Failure;
+use crate::protect;
+
+/// Steps that a plan may have.
+const STEPS_MAX: usize = 100;
+const RESPONSE_BYTES_MAX: u64 = 1 << 20;
+/// Changes that are listed with an act.
+const CHANGED_SHOWN: usize = 200;
+
+impl RunHands {
+    pub(super) fn plan(&mut self, state: &State, timeout_ms: u64, desk: &dyn Desk) -> Done<Event> {
+        if let AgentKind::Script { script } = &self.facts.agreement.agent.kind {
+            let step = |(at, text): (usize, &String)| {
+                // `id: description`, or a description that gets an id.
+                let (id, description) = match text.split_once(": ") {
+                    Some((id, rest)) if actum_contract::work::is_id(id) => (id.to_owned(), rest.to_owned()),
+                    _ => (format!("step-{}", at + 1), text.clone()),
+                };
+                Step { id, description }
+            };
+            let steps = script.plan.iter().enumerate().map(step).collect();
+            return Ok(Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0 }));
+        }
+        let (ran, response) = self.ask("plan", state, None, None, timeout_ms, desk)?;
+        let in_time = ran.report.ended != Ended::TimedOut;
+        let plan = |steps, failed| Plan { steps, in_time, failed, took_ms: ran.took_ms };
+        // Planning is looking: whatever was changed meanwhile is taken back.
+        self.restore(state)?;
+        let planned = match (failure_of(&ran), response) {
+            (Some(why), _) => plan(Vec::new(), Some(why.1)),
+            (None, None) => plan(Vec::new(), Some("the planner left no response".to_owned())),
+            (None, Some(Err(why))) => plan(Vec::new(), Some(why)),
+            (None, Some(Ok(response))) => match steps_of(&response) {
+                Ok(steps) => plan(steps, None),
+                Err(why) => plan(Vec::new(), Some(why)),
+            },
+        };
+        Ok(Event::Planned(planned))
+    }
+
+    pub(super) fn act(
+        &mut self,
+        state: &State,
+        act: &Act,
+        feedback: Option<&Value>,
+        left_ms: u64,
+        ops_left: u64,
+        desk: &dyn Desk,
+    ) -> Done<Event> {
+        self.folder.note(&match &act.correction {
+            None => format!("── {} of {}: {}", act.index + 1, state.steps.len(), act.step.id),
+            Some(correction) => format!("── correction {} of {}", correction.number, act.step.id),
+        });
+        let script = match &self.facts.agreement.agent.kind {
+            AgentKind::Script { script } => Some(script.clone()),
+            AgentKind::Command { .. } => None,
+        };
+        let (end, ops, took_ms) = match script {
+            Some(script) => self.play(&script, state, act, left_ms, ops_left, desk)?,
+            None => {
+                let phase = if act.correction.is_some() { "correct" } else { "step" };
+                let (ran, _) = self.ask(phase, state, Some(act), feedback, left_ms, desk)?;
+                (end_of(&ran), Vec::new(), ran.took_ms)
+            }
+        };
+        self.acted(state, act, end, ops, took_ms)
+    }
+
+    /// Finds out what an act has come to.
+    fn acted(&mut self, state: &State, act: &Act, end: End, ops: Vec<ToolOp>, took_ms: u64) -> Done<Event> {
+        let before = Self::digest(state.before.as_ref())?;
+        let last = Self::digest(state.current.as_ref())?;
+        self.stage(state)?;
+        let Some(stage) = &self.stage else {
+            return Err(Failure::new(actum_api::error::INTERNAL, "there is no stage"));
+        };
+        let sealed = stage.seal(&self.workspace)?;
+        let blobs = self.workspace.blobs();
+        let changes = diff(blobs, last, sealed.after)?;
+        let mut changed = Vec::new();
+        let mut totals = Totals::default();
+        for change in deltas(&changes) {
+            let bytes = size_of(blobs, change)?;
+            totals.changed += 1;
+            if bytes > totals.largest_bytes {
+                (totals.largest_bytes, totals.largest) = (bytes, Some(change.path.to_string()));
+            }
+            if changed.len() < CHANGED_SHOWN {
+                changed.push(Changed { path: change.path.to_string(), verb: change.verb().word().to_owned(), bytes });
+            }
+        }
+        let config = &state.agreed.config;
+        // A diff is made only of what could still be within its limit.
+        totals.diff_bytes =
+            if totals.largest_bytes > config.max_file_bytes || totals.changed > config.max_files_per_step {
+                totals.largest_bytes
+            } else {
+                patch(blobs, &changes)?.len() as u64
+            };
+        let all = diff(blobs, before, sealed.after)?;
+        totals.files = deltas(&all).count() as u64;
+        totals.deltas = totals.files;
+        let declared = &self.facts.agreement.work_item.output_files;
+        for change in deltas(&all) {
+            let path = change.path.to_string();
+            if protect::is_obeyed(change.path.as_path()) && !declared.contains(&path) {
+                totals.protected.push(path);
+            }
+        }
+        let touched = deltas(&changes).map(|change| change.path.to_string());
+        let left_out = sealed.left_out.iter().map(ToString::to_string);
+        totals.env_files = touched.chain(left_out).filter(|path| is_env_file(path)).take(CHANGED_SHOWN).collect();
+        let acted = Acted { act: act.clone(), end, state: sealed.after.to_hex(), changed, totals, ops, took_ms };
+        Ok(Event::Acted(acted))
+    }
+
+    /// Runs the agent's program for one phase. Its response, if it left one.
+    fn ask(
+        &mut self,
+        phase: &str,
+        state: &State,
+        act: Option<&Act>,
+        feedback: Option<&Value>,
+        left_ms: u64,
+        desk: &dyn Desk,
+    ) -> Done<(Ran, Option<Result<Value, String>>)> {
+        let agreement = &self.facts.agreement;
+        let AgentKind::Command { command } = &agreement.agent.kind else {
+            return Err(Failure::new(actum_api::error::INTERNAL, "a script is not asked"));
+        };
+        let item = &agreement.work_item;
+        let mut request = json!({
+            "phase": phase,
+            "work_item": item,
+            "limits": {
+                "timeout_ms": left_ms, "constraints": item.constraints,
+                "max_files_per_step": state.agreed.config.max_files_per_step,
+                "max_total_diff_bytes": state.agreed.config.max_total_diff_bytes,
+                "max_file_bytes": state.agreed.config.max_file_bytes,
+            },
+        });
+        if let Some(act) = act {
+            request["step"] = json!({"index": act.index, "of": state.steps.len(), "id": act.step.id, "description": act.step.description});
+        }
+        if let Some(feedback) = feedback {
+            request["feedback"] = feedback.clone();
+        }
+        let exchange = self.folder.exchange(&request)?;
+        let description = act.map_or(item.description.as_str(), |act| act.step.description.as_str());
+        let fill = |word: &String| {
+            word.replace("{description}", description)
+                .replace("{work_item}", &item.id)
+                .replace("{phase}", phase)
+                .replace("{run}", &self.facts.run)
+        };
+        let command: Vec<String> = command.iter().map(fill).collect();
+        let environment = BTreeMap::from([
+            ("ACTUM_RUN_ID".to_owned(), self.facts.run.clone()),
+            ("ACTUM_WORK_ITEM_ID".to_owned(), item.id.clone()),
+            ("ACTUM_PHASE".to_owned(), phase.to_owned()),
+            ("ACTUM_ATTEMPT".to_owned(), self.facts.attempt.to_string()),
+            ("ACTUM_REQUEST".to_owned(), format!("{EXCHANGE}/request.json")),
+            ("ACTUM_RESPONSE".to_owned(), format!("{EXCHANGE}/response.json")),
+        ]);
+        let agent = agreement.agent.clone();
+        let program = Program {
+            command: &command,
+            agent: &agent,
+            environment,
+            exchange: Some(exchange.clone()),
+            left_ms,
+            is_agents: true,
+        };
+        let grant = self.grant(state)?;
+        let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        Ok((ran, response(&exchange)))
+    }
+}
+
+/// What the agent has left in the folder it was given. Never through a link, and never more than it may be.
+fn response(exchange: &Path) -> Option<Result<Value, String>> {
+    let path = exchange.join("response.json");
+    std::fs::symlink_metadata(&path).ok()?;
+    let read = read_beneath(exchange, &path, RESPONSE_BYTES_MAX, &|_| true);
+    Some(match read {
+        Err(e) => Err(format!("its response cannot be read: {e}")),
+        Ok(bytes) => actum_contract::canon::parse(&bytes).map_err(|e| format!("its response is no JSON: {e}")),
+    })
+}
+
+fn steps_of(response: &Value) -> Result<Vec<Step>, String> {
+    let Some(steps) = response["steps"].as_array() else { return Err("its response has no list of steps".into()) };
+    if steps.len() > STEPS_MAX {
+        return Err(format!("the plan has {} steps, at most {STEPS_MAX} are taken", steps.len()));
+    }
+    let mut found: Vec<Step> = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        let text = |key: &str| step[key].as_str().map(ToOwned::to_owned);
+        let description = text("description").unwrap_or_default();
+        let id = text("id").filter(|id| !id.is_empty() && id.len() <= 80 && !id.contains(char::is_control));
+        let Some(id) = id else { return Err(format!("step {} of the plan has no usable id", at + 1)) };
+        if found.iter().any(|known| known.id == id) {
+            return Err(format!("two steps of the plan are called {id:?}"));
+        }
+        found.push(Step { id, description });
+    }
+    Ok(found)
+}
+
+/// The exit code and a sentence, if a program did not do what it was asked to.
+pub(super) fn failure_of(ran: &Ran) -> Option<(Option<u8>, String)> {
+    let why = match &ran.report.ended {
+        Ended::Exited(0) => return None,
+        Ended::Exited(code) => return Some((Some(*code), with_tail(format!("it ended with code {code}"), ran))),
+        Ended::Signalled(signal) => format!("it was ended by signal {signal}"),
+        Ended::NotStarted(error) => {
+            let why = std::io::Error::from_raw_os_error(*error);
+            format!("it could not be started: {why}")
+        }
+        Ended::TimedOut => "it took too long".to_owned(),
+        Ended::OutOfMemory => "it needed more memory than it may".to_owned(),
+        Ended::OutOfDisk => "it wrote more than it may".to_owned(),
+        Ended::Cancelled => "it was asked to stop".to_owned(),
+        Ended::NotBuilt(why) => format!("there was no sandbox for it: {why}"),
+    };
+    Some((None, with_tail(why, ran)))
+}
+
+fn with_tail(why: String, ran: &Ran) -> String {
+    let tail = ran.tail();
+    let line = tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let line: String = line.chars().take(300).collect();
+    if line.is_empty() { why } else { format!("{why}: {line}") }
+}
+
+pub(super) fn end_of(ran: &Ran) -> End {
+    match (&ran.report.ended, failure_of(ran)) {
+        (Ended::TimedOut, _) => End::TimedOut,
+        (_, None) => End::Done,
+        (_, Some((exit_code, why))) => End::Failed { exit_code, message: format!("the agent failed: {why}") },
+    }
+}
+
+/// Bytes of a path after a change.
+fn size_of(blobs: &dyn actum_contract::blob::Blobs, change: &Change) -> Done<u64> {
+    struct Count(u64);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    match change.after {
+        Some(node) if node.kind.is_file() && node.digest != Digest::ZERO => {
+            let mut count = Count(0);
+            Ok(blobs.copy(node.digest, &mut count)?)
+        }
+        _ => Ok(0),
+    }
+}

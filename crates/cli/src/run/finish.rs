@@ -1,0 +1,307 @@
+//! The end of an attempt: result, recording, receipt and the script that repeats it, in a folder of the run's own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+use actum_contract::metadata;
+use actum_engine::Waiter;
+use actum_kernel::{Finished, Metrics, RunResult, State, Status, Verdict};
+use actum_ledger::checkpoint::origin;
+use actum_ledger::journal::Range;
+use actum_ledger::receipt::{Receipt, seal, statement, subject};
+use actum_workspace::{Change, Verb, deltas, patch};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::hands::{Done, RunHands};
+use super::recording::Recording;
+use crate::failure::Failure;
+use crate::workspace::new_id;
+
+/// Where a run leaves what it leaves.
+#[derive(Debug, Clone)]
+pub(crate) struct RunFolder(PathBuf);
+
+impl RunFolder {
+    pub(crate) fn of(home: &Path, run: &str) -> Self {
+        Self(home.join("runs").join(run))
+    }
+
+    pub(crate) fn make(home: &Path, run: &str) -> Done<Self> {
+        let folder = Self::of(home, run);
+        fs::create_dir_all(&folder.0).map_err(|e| unwritable(&folder.0, &e))?;
+        Ok(folder)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path("log")
+    }
+
+    /// A line of our own in the log.
+    pub(super) fn note(&self, text: &str) {
+        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let file = fs::OpenOptions::new().append(true).create(true).open(self.log());
+        let _ = file.and_then(|mut file| writeln!(file, "{line}"));
+    }
+
+    /// Whole or not at all.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Done<()> {
+        let (path, aside) = (self.path(name), self.path(&format!(".{name}.new")));
+        let written = fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, &path));
+        written.map_err(|e| unwritable(&path, &e))
+    }
+
+    /// A new folder with a request in it, for an agent to answer in.
+    pub(super) fn exchange(&self, request: &Value) -> Done<PathBuf> {
+        let folder = self.path("exchange");
+        let made = match fs::remove_dir_all(&folder) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => fs::create_dir(&folder),
+        };
+        made.map_err(|e| unwritable(&folder, &e))?;
+        let path = folder.join("request.json");
+        fs::write(&path, format!("{request:#}\n")).map_err(|e| unwritable(&path, &e))?;
+        Ok(folder)
+    }
+}
+
+fn unwritable(path: &Path, e: &std::io::Error) -> Failure {
+    Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()))
+}
+
+/// Receipts read at a time.
+const RECEIPTS_PAGE: usize = 200;
+
+/// The newest receipt below a position in the ledger for which `wanted` holds, with its position.
+fn newest(waiter: &Waiter, tenant: &Tenant, below: u64, wanted: &dyn Fn(&Value) -> bool) -> Done<Option<(u64, Value)>> {
+    let mut from = below;
+    loop {
+        let range = Range { from, limit: RECEIPTS_PAGE, backwards: true, kind: Some("receipt".to_owned()) };
+        let rows = waiter.wait(waiter.journal.rows(tenant, range))?;
+        let Some(last) = rows.last().map(|row| row.seq) else { return Ok(None) };
+        for row in rows {
+            let entry: Value = serde_json::from_slice(&row.body).unwrap_or(Value::Null);
+            if wanted(&entry["payload"]) {
+                return Ok(Some((row.seq, entry["payload"].clone())));
+            }
+        }
+        from = last;
+    }
+}
+
+/// Beyond every entry.
+const END: u64 = i64::MAX as u64;
+
+/// The digest of the last receipt of a workspace that is on record.
+fn chain_head(waiter: &Waiter, tenant: &Tenant, place: &str) -> Done<Option<String>> {
+    let found = newest(waiter, tenant, END, &|receipt| receipt["place"] == place)?;
+    Ok(found.and_then(|(_, receipt)| receipt["digest"].as_str().map(ToOwned::to_owned)))
+}
+
+/// Whether no receipt of that place comes before a position.
+pub(crate) fn is_first_receipt(waiter: &Waiter, tenant: &Tenant, place: &str, seq: u64) -> Done<bool> {
+    Ok(newest(waiter, tenant, seq, &|receipt| receipt["place"] == place)?.is_none())
+}
+
+/// Where the receipt with this digest stands, if it comes before a position.
+pub(crate) fn receipt_with(waiter: &Waiter, tenant: &Tenant, digest: &str, seq: u64) -> Done<Option<u64>> {
+    Ok(newest(waiter, tenant, seq, &|receipt| receipt["digest"] == digest)?.map(|(seq, _)| seq))
+}
+
+impl RunHands {
+    pub(super) fn receipt(&mut self, verdict: &Verdict, state: &State) -> Done<Finished> {
+        let changes = self.changes(state)?;
+        let capsule = self.capsule(state)?;
+        let is_success = verdict.status == Status::Success;
+        let output = if is_success { state.current.clone() } else { state.before.clone() }.unwrap_or_default();
+        let receipt_id = new_id();
+        let result = self.result(verdict, state, &changes, &receipt_id, &output);
+        let blobs = self.workspace.blobs();
+        let diff_text = patch(blobs, &changes)?;
+        let recording = Recording::of(&self.facts, state, verdict, &capsule, &self.programs);
+        let recording = serde_json::to_vec_pretty(&recording).unwrap_or_default();
+
+        let mut subjects = Vec::new();
+        if let Some(tree) = Digest::from_hex(&output) {
+            // The topmost folder of a tree names everything below it.
+            let sha256 = blobs.read(tree).map_or(Digest::sha256(b""), |bytes| Digest::sha256(&bytes));
+            subjects.push(subject("workspace", sha256, &output));
+        } else {
+            subjects.push(subject("workspace", Digest::sha256(b""), ""));
+        }
+        if is_success {
+            for change in deltas(&changes) {
+                if let Some(node) = change.after.filter(|node| node.kind.is_file()) {
+                    let content = blobs.read(node.digest)?;
+                    subjects.push(subject(&change.path.to_string(), Digest::sha256(&content), &node.digest.to_hex()));
+                }
+            }
+        }
+        let waiter = &self.shop.waiter;
+        let log = waiter.wait(waiter.journal.log(&self.shop.tenant))?;
+        let fields: Value = serde_json::from_str(&self.facts.metadata).unwrap_or(Value::Null);
+        // One receipt after the other: each names the one before it.
+        let mut head = self.shop.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let recorded = chain_head(waiter, &self.shop.tenant, &self.shop.place)?;
+        let previous = head.clone().or(recorded);
+        let predicate = json!({
+            "receiptId": receipt_id,
+            "runId": self.facts.run,
+            "submission": self.facts.submission,
+            "attempt": self.facts.attempt,
+            "tenant": self.shop.tenant.as_str(),
+            "place": self.shop.place,
+            "status": verdict.status,
+            "published": state.published,
+            "error": verdict.code.as_ref().map(|code| json!({"code": code, "message": verdict.message})),
+            "contract": {"hash": self.facts.contract_hash, "material": fields[metadata::MATERIAL]},
+            "workItem": self.facts.agreement.work_item,
+            "agent": self.facts.agreement.agent,
+            "before": {"tree": state.before, "commit": state.commit},
+            "after": {"tree": output},
+            "capsule": {"hash": capsule.hash().map(Digest::to_hex), "deltas": capsule.deltas()},
+            "artifacts": result.artifact_hashes,
+            "toolTrace": {"sha256": capsule.trace_digest().map(Digest::to_hex), "operations": state.ops.len()},
+            "tests": state.tested.as_ref().map(|tested| json!({
+                "command": self.facts.agreement.work_item.test_command, "passed": tested.passed,
+                "exitCode": tested.exit_code, "testsPassed": tested.tests_passed, "testsFailed": tested.tests_failed,
+            })),
+            "corrections": {"runtime": state.runtime_corrections, "heavy": state.heavy_corrections},
+            "warnings": state.warnings,
+            "metrics": result.metrics,
+            "recording": {"sha256": Digest::sha256(&recording).to_hex()},
+            "diff": {"sha256": Digest::sha256(&diff_text).to_hex()},
+            "baseDrift": state.drift,
+            "ledger": {
+                "origin": origin(waiter.journal.store_id(), &self.shop.tenant),
+                "size": log.frontier.size(), "head": log.head.to_hex(),
+            },
+            "previousReceipt": previous,
+            "startedOn": format!("{:.3}", self.started),
+            "finishedOn": format!("{:.3}", Timestamp::now()),
+            "builder": {"id": format!("https://actum.dev/runtime@{}", env!("CARGO_PKG_VERSION"))},
+        });
+        let statement = statement(subjects, predicate);
+        let envelope = seal(&statement, &self.shop.key.signing);
+        let digest = Receipt::read(&envelope)
+            .map_err(|e| Failure::new(error::INTERNAL, format!("the receipt cannot be read again: {e}")))?
+            .digest()
+            .to_hex();
+        let previous = head.replace(digest.clone());
+        drop(head);
+
+        self.folder.write("recording.json", &recording)?;
+        self.folder.write("diff.patch", &diff_text)?;
+        self.folder.write("receipt.statement.json", format!("{statement:#}\n").as_bytes())?;
+        self.folder.write("result.json", &serde_json::to_vec_pretty(&result).unwrap_or_default())?;
+        self.folder.write("RECEIPT.json", format!("{envelope}\n").as_bytes())?;
+        if is_success {
+            self.replay_script()?;
+        }
+        let _ = fs::remove_dir_all(self.folder.path("exchange"));
+
+        let error = verdict
+            .code
+            .as_ref()
+            .map(|code| json!({"code": code, "message": verdict.message, "retryable": verdict.retryable}));
+        let outcome = json!({
+            "result": result,
+            "verdict": verdict,
+            "error": error,
+            "capsule": capsule.hash().filter(|_| !capsule.is_empty()).map(Digest::to_hex),
+            "receipt": {"id": receipt_id, "digest": digest},
+            "warnings": state.warnings,
+            "before": state.before,
+            "current": state.current,
+        });
+        let entry = json!({
+            "id": format!("receipt:{receipt_id}"),
+            "tenantId": self.shop.tenant.as_str(), "robotId": self.facts.agreement.work_item.agent_id,
+            "module": "engine", "source": "actum", "type": "receipt",
+            "payload": {
+                "receiptId": receipt_id, "runId": self.facts.run, "attempt": self.facts.attempt,
+                "place": self.shop.place, "status": verdict.status, "digest": digest, "previous": previous,
+            },
+        });
+        Ok(Finished { outcome, entries: vec![entry] })
+    }
+
+    fn result(
+        &self,
+        verdict: &Verdict,
+        state: &State,
+        changes: &[Change],
+        receipt_id: &str,
+        output: &str,
+    ) -> RunResult {
+        let is_success = verdict.status == Status::Success;
+        let root = &self.facts.agreement.workspace;
+        let paths = |wanted: &dyn Fn(Verb) -> bool| -> Vec<String> {
+            let counted = deltas(changes).filter(|change| is_success && wanted(change.verb()));
+            counted.map(|change| root.join(change.path.as_path()).display().to_string()).collect()
+        };
+        let artifact_hashes: BTreeMap<String, String> = deltas(changes)
+            .filter(|_| is_success)
+            .filter_map(|change| Some((change.path.to_string(), change.after?.digest.to_hex())))
+            .collect();
+        let tested = state.tested.as_ref();
+        let script = self.folder.path("replay.sh");
+        let is_denied = verdict.status == Status::Denied;
+        RunResult {
+            status: verdict.status,
+            receipt_id: receipt_id.to_owned(),
+            receipt_path: self.folder.path("RECEIPT.json").display().to_string(),
+            modified_files: paths(&|verb| !matches!(verb, Verb::Add | Verb::Delete)),
+            created_files: paths(&|verb| verb == Verb::Add),
+            deleted_files: paths(&|verb| verb == Verb::Delete),
+            output_hash: output.to_owned(),
+            artifact_hashes,
+            metrics: Metrics {
+                execution_time_ms: state.spent_ms,
+                tool_ops_count: state.ops.len() as u64,
+                delta_size: state.delta_size(),
+                files_touched: state.files,
+                tests_passed: tested.and_then(|tested| tested.tests_passed),
+                tests_failed: tested.and_then(|tested| tested.tests_failed),
+            },
+            test_output: tested.map(|tested| tested.output.clone()),
+            proof_script: is_success.then(|| script.display().to_string()),
+            error: verdict.message.clone().filter(|_| !is_denied && !is_success),
+            denial_reason: verdict.message.clone().filter(|_| is_denied),
+        }
+    }
+
+    fn replay_script(&self) -> Done<()> {
+        let quote = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
+        let script = format!(
+            "#!/usr/bin/env bash\n\
+             # Repeats run {run} offline on a copy of its recorded input, and compares what comes out.\n\
+             # The workspace is not touched. ACTUM names another binary.\n\
+             set -euo pipefail\n\
+             exec \"${{ACTUM:-{program}}}\" -C {root} replay {run} \"$@\"\n",
+            run = self.facts.run,
+            program = self.shop.program.display().to_string().replace(['"', '\\', '$', '`'], ""),
+            root = quote(&self.shop.root),
+        );
+        let path = self.folder.path("replay.sh");
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o755)
+            .open(&path)
+            .and_then(|mut file| file.write_all(script.as_bytes()))
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)));
+        written.map_err(|e| unwritable(&path, &e))
+    }
+}

@@ -1,0 +1,394 @@
+//! The hands of one run: freeze, stage, act, check, weigh, test, publish, each told as an event. In a repetition the same
+//! hands work on a copy of the recorded input, and publish nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use actum_contract::digest::Digest;
+use actum_engine::Agreement;
+use actum_kernel::{Desk, Effect, Event, Finished, Hands, State, Verdict};
+use actum_ledger::capsule::Capsule;
+use actum_workspace::{Change, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::finish::RunFolder;
+use super::program::shown;
+use super::shop::Shop;
+use crate::failure::Failure;
+use crate::workspace::{deltas_json, new_id, now_ms, rules};
+
+/// What is known of the run at hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub run: String,
+    pub item: String,
+    pub submission: String,
+    pub attempt: u64,
+    pub epoch: u64,
+    pub contract_hash: String,
+    pub metadata: String,
+    pub agreement: Agreement,
+}
+
+pub(crate) struct RunHands {
+    pub(super) shop: Arc<Shop>,
+    pub(super) facts: Facts,
+    pub(super) workspace: Workspace,
+    pub(super) rules: Rules,
+    pub(super) folder: RunFolder,
+    pub(super) stage: Option<Stage>,
+    /// The state that is repeated, if this is a repetition.
+    pub(super) repeats: Option<Digest>,
+    /// Programs that the run started, by their content.
+    pub(super) programs: Vec<Value>,
+    pub(super) started: Timestamp,
+}
+
+/// Something that could not be done.
+pub(super) type Done<T> = Result<T, Failure>;
+
+impl RunHands {
+    pub(crate) fn new(shop: Arc<Shop>, facts: Facts, state: &State) -> Done<Self> {
+        let workspace = shop.workspace(&facts.agreement.workspace)?;
+        let rules = rules(&facts.agreement.workspace, Vec::new(), Vec::new())?;
+        let folder = RunFolder::make(&shop.home, &facts.run)?;
+        let hands = Self {
+            shop,
+            facts,
+            workspace,
+            rules,
+            folder,
+            stage: None,
+            repeats: None,
+            programs: Vec::new(),
+            started: Timestamp::now(),
+        };
+        // What a worker that was lost has left is of no use: its state is on record.
+        if let Some(old) = &state.stage {
+            hands.drop_stage_named(old);
+        }
+        Ok(hands)
+    }
+
+    /// Hands that repeat a run on a copy of its input.
+    pub(super) fn repeating(shop: Arc<Shop>, facts: Facts, before: Digest, folder: RunFolder) -> Done<Self> {
+        let workspace = shop.workspace(&shop.root.clone())?;
+        let rules = rules(&shop.root, Vec::new(), Vec::new())?;
+        Ok(Self {
+            shop,
+            facts,
+            workspace,
+            rules,
+            folder,
+            stage: None,
+            repeats: Some(before),
+            programs: Vec::new(),
+            started: Timestamp::now(),
+        })
+    }
+
+    /// Where programs see the stage. The same path in a repetition, wherever that is done.
+    pub(super) fn at(&self) -> PathBuf {
+        self.facts.agreement.workspace.clone()
+    }
+
+    fn drop_stage_named(&self, id: &str) {
+        let Ok(stage) = Stage::find(&self.shop.home, id) else { return };
+        // One in which something still runs is left to whoever cleans up later.
+        if let Ok(still) = stage.settle() {
+            let _ = stage.drop(still);
+        }
+    }
+
+    pub(super) fn digest(text: Option<&String>) -> Done<Digest> {
+        text.and_then(|text| Digest::from_hex(text)).ok_or_else(|| {
+            Failure::new(actum_api::error::STORE_DAMAGED, "the journal of the run names no tree where it should")
+        })
+    }
+
+    fn freeze(&mut self) -> Done<Event> {
+        if let Some(before) = self.repeats {
+            return Ok(Event::Frozen { before: before.to_hex(), commit: None });
+        }
+        self.recover()?;
+        let frozen = self.workspace.freeze(&self.rules, false, now_ms())?;
+        let item = &self.facts.agreement.work_item;
+        if let Some(planned) = self.facts.agreement.lineage.snapshot.as_ref().and_then(|id| Digest::from_hex(id))
+            && planned != frozen.id
+        {
+            let blobs = self.workspace.blobs();
+            let mut moved = Vec::new();
+            for path in &item.input_files {
+                let Some(tree_path) = TreePath::new(path.as_bytes()) else { continue };
+                // A snapshot that was given up meanwhile cannot be compared, and then counts as the same.
+                let was = lookup(blobs, planned, &tree_path);
+                if was.is_ok_and(|was| lookup(blobs, frozen.id, &tree_path).is_ok_and(|is| is != was)) {
+                    moved.push(path.clone());
+                }
+            }
+            if !moved.is_empty() {
+                return Ok(Event::Stale { paths: moved });
+            }
+        }
+        for path in &item.input_files {
+            let tree_path = TreePath::new(path.as_bytes());
+            let found = tree_path.map(|path| lookup(self.workspace.blobs(), frozen.id, &path)).transpose()?.flatten();
+            if found.is_none() {
+                let message = format!("the input file {path} is not there");
+                return Ok(Event::Faulted { code: "INPUT_MISSING".into(), message, retryable: true });
+            }
+        }
+        Ok(Event::Frozen { before: frozen.id.to_hex(), commit: commit_of(self.workspace.path()) })
+    }
+
+    /// The stage in the state that is on record, made if there is none yet.
+    pub(super) fn stage(&mut self, state: &State) -> Done<&Stage> {
+        if self.stage.is_none() {
+            let base = Self::digest(state.before.as_ref())?;
+            let current = Self::digest(state.current.as_ref())?;
+            let is_new = current == base && state.stage.is_none();
+            let strict = self.facts.agreement.work_item.strict;
+            let mode = if self.repeats.is_some() { Mode::Copy } else { self.shop.mode };
+            let id = match self.repeats {
+                Some(_) => format!("replay-{}", new_id()),
+                None => format!("{}.{}", self.facts.run, self.facts.epoch),
+            };
+            // A copy of what was frozen cannot be made from a workspace that has moved on.
+            let strict = strict || (mode != Mode::Overlay && !is_new) || self.repeats.is_some();
+            let wanted = NewStage { id: id.clone(), mode, strict, rules: self.rules.clone(), at_ms: now_ms() };
+            self.drop_stage_named(&id);
+            let stage = Stage::new(&self.workspace, base, wanted)?;
+            if current != base {
+                stage.bring(&self.workspace, base, current)?;
+                let sealed = stage.seal(&self.workspace)?;
+                if sealed.after != current {
+                    let message = "the stage could not be brought to the state that is on record";
+                    return Err(Failure::new(actum_api::error::INTERNAL, message));
+                }
+            }
+            self.stage = Some(stage);
+        }
+        self.stage.as_ref().ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "there is no stage"))
+    }
+
+    /// What a program is shown of the stage.
+    pub(super) fn grant(&mut self, state: &State) -> Done<actum_sandbox::Grant> {
+        let at = self.at();
+        self.stage(state)?;
+        let stage = self.stage.as_ref().ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "there is no stage"))?;
+        Ok(shown(stage, &self.workspace, &at))
+    }
+
+    /// Takes back what checks and tests have changed: only the agent's work is the result.
+    pub(super) fn restore(&mut self, state: &State) -> Done<()> {
+        let current = Self::digest(state.current.as_ref())?;
+        let Some(stage) = &self.stage else { return Ok(()) };
+        let sealed = stage.seal(&self.workspace)?;
+        if sealed.after != current {
+            stage.bring(&self.workspace, sealed.after, current)?;
+        }
+        Ok(())
+    }
+
+    /// What the run has come to, from the beginning.
+    pub(super) fn changes(&self, state: &State) -> Done<Vec<Change>> {
+        let (Some(before), Some(current)) = (&state.before, &state.current) else { return Ok(Vec::new()) };
+        let (before, current) = (Self::digest(Some(before))?, Self::digest(Some(current))?);
+        Ok(diff(self.workspace.blobs(), before, current)?)
+    }
+
+    pub(super) fn capsule(&self, state: &State) -> Done<Capsule> {
+        let changes = self.changes(state)?;
+        let item = serde_json::to_value(&self.facts.agreement.work_item).unwrap_or(Value::Null);
+        let deltas_o = deltas_json(&changes).as_array().cloned().unwrap_or_default();
+        let artifacts = deltas(&changes)
+            .filter_map(|change| {
+                let node = change.after?;
+                let kind = if change.before.is_some() { "edit" } else { "create" };
+                Some(json!({"type": kind, "path": change.path.to_string(), "hash": node.digest.to_hex()}))
+            })
+            .collect();
+        let mended = |what: &String| json!({"op": "modify", "target": format!("validation:{what}"), "before": "failed", "after": "passed"});
+        Ok(Capsule {
+            work_item: item,
+            contract_hash: self.facts.contract_hash.clone(),
+            before: state.before.clone().unwrap_or_default(),
+            delta_o: deltas_o,
+            delta_pi: Vec::new(),
+            delta_lambda: Vec::new(),
+            delta_q: state.mended.iter().map(mended).collect(),
+            tool_trace: state.ops.iter().map(|op| json!(op)).collect(),
+            artifacts,
+        })
+    }
+
+    fn weigh(&mut self, state: &State) -> Done<Event> {
+        let capsule = self.capsule(state)?;
+        let hash = capsule.hash().ok_or_else(|| {
+            Failure::new(actum_api::error::INPUT, "what the run did cannot be written as canonical JSON")
+        })?;
+        let hash = hash.to_hex();
+        let current = Self::digest(state.current.as_ref())?;
+        let mut missing = Vec::new();
+        for path in &self.facts.agreement.work_item.output_files {
+            let tree_path = TreePath::new(path.as_bytes());
+            let found = tree_path.map(|path| lookup(self.workspace.blobs(), current, &path)).transpose()?.flatten();
+            if found.is_none() {
+                missing.push(path.clone());
+            }
+        }
+        let duplicate_of = if capsule.is_empty() || self.repeats.is_some() {
+            None
+        } else {
+            let waiter = &self.shop.waiter;
+            waiter.wait(waiter.runs.admitted(&self.shop.tenant, &self.shop.place, &hash))?
+        };
+        // The run itself, if it was interrupted behind its own admission.
+        let duplicate_of = duplicate_of.filter(|run| *run != self.facts.run);
+        Ok(Event::Weighed { capsule: hash, duplicate_of, missing })
+    }
+
+    /// Finishes what a dead process has left in the workspace, under its lock.
+    fn recover(&self) -> Done<()> {
+        if self.workspace.is_interrupted()? {
+            let lock = self.workspace.lock()?;
+            self.recover_held(&lock)?;
+        }
+        Ok(())
+    }
+
+    fn recover_held(&self, lock: &actum_workspace::Lock) -> Done<()> {
+        for publication in self.workspace.recover(lock)?.applied {
+            self.record(&publication)?;
+        }
+        Ok(())
+    }
+
+    fn record(&self, publication: &Publication) -> Done<()> {
+        if publication.changes.is_empty() {
+            return Ok(());
+        }
+        let entry = actum_ledger::draft::read_value(crate::workspace::entry(publication), Timestamp::now());
+        self.shop.waiter.wait(self.shop.waiter.journal.append(entry))?;
+        self.workspace.settle(publication)?;
+        Ok(())
+    }
+
+    fn publish(&mut self, state: &State, desk: &dyn Desk) -> Done<Event> {
+        if self.repeats.is_some() {
+            return Ok(Event::Published { publication: "none".into(), drift: Vec::new() });
+        }
+        let lock = self.workspace.lock()?;
+        self.recover_held(&lock)?;
+        let own = format!("{}.", self.facts.run);
+        let published = self.workspace.publications()?.into_iter().find(|p| p.of.starts_with(&own));
+        if let Some(publication) = published {
+            self.record(&publication)?;
+            return Ok(published_as(&publication));
+        }
+        let current = Self::digest(state.current.as_ref())?;
+        self.stage(state)?;
+        let Some(stage) = &self.stage else {
+            return Err(Failure::new(actum_api::error::INTERNAL, "there is no stage"));
+        };
+        if stage.seal(&self.workspace)?.after != current {
+            let message = "the stage changed after it was admitted";
+            return Ok(Event::Faulted { code: "STAGE_CHANGED".into(), message: message.into(), retryable: true });
+        }
+        if self.facts.agreement.work_item.strict {
+            let now = self.workspace.state(&self.rules)?;
+            let moved = diff(self.workspace.blobs(), stage.base, now)?;
+            if !moved.is_empty() {
+                let paths = deltas(&moved).map(|change| change.path.to_string()).collect();
+                return Ok(Event::Conflicted { paths });
+            }
+        }
+        let id = new_id();
+        // Whoever has lost the run does not get past this, and nobody else past the lock.
+        if !desk.record(Event::Publishing { publication: id.clone() }) {
+            return Ok(Event::Stopped { cancelled: false, reason: "somebody else has the run".into() });
+        }
+        actum_contract::crash::pass(super::PUBLISH_POINTS, "run.publishing");
+        match self.workspace.publish(&lock, stage, &id, now_ms()) {
+            Ok((publication, _)) => {
+                actum_contract::crash::pass(super::PUBLISH_POINTS, "run.applied");
+                self.record(&publication)?;
+                Ok(published_as(&publication))
+            }
+            Err(actum_workspace::Error::Conflict(conflict)) => {
+                let paths = conflict.paths.iter().chain(&conflict.in_the_way).map(ToString::to_string).collect();
+                Ok(Event::Conflicted { paths })
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn published_as(publication: &Publication) -> Event {
+    let drift = publication.drift.iter().take(DRIFT_SHOWN).map(ToString::to_string).collect();
+    Event::Published { publication: publication.id.clone(), drift }
+}
+
+/// Paths of others that are listed on a receipt.
+const DRIFT_SHOWN: usize = 100;
+
+impl Hands for RunHands {
+    fn perform(&mut self, effect: &Effect, state: &State, desk: &dyn Desk) -> Event {
+        let done = match effect {
+            Effect::Freeze => self.freeze(),
+            Effect::Stage => self.stage(state).map(|stage| Event::Staged { stage: stage.id.clone() }),
+            Effect::Plan { timeout_ms } => self.plan(state, *timeout_ms, desk),
+            Effect::Act { act, feedback, left_ms, ops_left } => {
+                self.act(state, act, feedback.as_ref(), *left_ms, *ops_left, desk)
+            }
+            Effect::Check { heavy, left_ms } => self.check(state, *heavy, *left_ms, desk),
+            Effect::Weigh => self.weigh(state),
+            Effect::Test { left_ms } => self.test(state, *left_ms, desk),
+            Effect::Publish => self.publish(state, desk),
+            Effect::Finish(_) => Err(Failure::new(actum_api::error::INTERNAL, "an end is not performed")),
+        };
+        done.unwrap_or_else(|failure| Event::Faulted {
+            code: failure.row.name.to_owned(),
+            message: failure.message,
+            retryable: true,
+        })
+    }
+
+    fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
+        self.receipt(verdict, state).map_err(|failure| failure.message)
+    }
+
+    fn leave(&mut self, verdict: &Verdict) {
+        if let Some(stage) = self.stage.take()
+            && !verdict.kept
+            && let Ok(still) = stage.settle()
+        {
+            // What cannot be removed now is removed by whoever cleans up.
+            let _ = stage.drop(still);
+        }
+    }
+}
+
+/// The commit a repository stands on, read from its own files.
+fn commit_of(folder: &std::path::Path) -> Option<String> {
+    let read = |path: &std::path::Path| std::fs::read_to_string(path).ok();
+    let mut git = folder.ancestors().map(|above| above.join(".git")).find(|git| git.exists())?;
+    if git.is_file() {
+        let text = read(&git)?;
+        git = git.parent()?.join(text.trim().strip_prefix("gitdir: ")?);
+    }
+    let head = read(&git.join("HEAD"))?;
+    let Some(name) = head.trim().strip_prefix("ref: ") else { return is_commit(head.trim()) };
+    let common = read(&git.join("commondir")).map_or_else(|| git.clone(), |text| git.join(text.trim()));
+    if let Some(found) = read(&common.join(name)).and_then(|text| is_commit(text.trim())) {
+        return Some(found);
+    }
+    let packed = read(&common.join("packed-refs"))?;
+    packed.lines().find_map(|line| is_commit(line.strip_suffix(name)?.trim_end()))
+}
+
+fn is_commit(text: &str) -> Option<String> {
+    let is_hex = text.len() >= 40 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    is_hex.then(|| text.to_owned())
+}

@@ -1,0 +1,19 @@
+//! Runs, joined: file trees, cells, keys and the store behind the ports of the kernel and the engine.
+
+mod act;
+mod check;
+mod finish;
+mod hands;
+mod program;
+mod recording;
+mod replay;
+mod script;
+mod shop;
+
+pub(crate) use finish::{RunFolder, is_first_receipt, receipt_with};
+pub(crate) use recording::Recording;
+pub(crate) use replay::replay;
+pub(crate) use shop::{Open, SharedShop, Shop};
+
+/// Places where tests stop the process for good while a result is published.
+pub(crate) const PUBLISH_POINTS: &[&str] = &["run.publishing", "run.applied"];

@@ -1,0 +1,217 @@
+//! A program in a cell on a run's stage: the agent, a tool of a script, a validation, a test.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actum_contract::agent::Agent;
+use actum_contract::execution::{Filesystem, FilesystemLevel, Host, Network, NetworkLevel, Redactor, Sandbox};
+use actum_kernel::Desk;
+use actum_sandbox::{Access, Captured, Egress, Grant, Pipes, Report, Room, Signals, Source, Stream, watch};
+use actum_workspace::{Stage, View, Workspace};
+
+use super::shop::Shop;
+use crate::cell::Wanted;
+use crate::failure::Failure;
+
+/// What is kept of each stream for whoever asks what happened.
+const STREAM_BYTES: usize = 256 << 10;
+/// Between asking a program to end and ending it.
+const GRACE_MS: u64 = 2_000;
+/// Where the agent finds its request and leaves its response.
+pub(super) const EXCHANGE: &str = "/run/actum";
+
+/// A program that is to be run.
+pub(super) struct Program<'a> {
+    pub command: &'a [String],
+    pub agent: &'a Agent,
+    /// Variables beside those of the agent.
+    pub environment: BTreeMap<String, String>,
+    /// A folder of ours that the program may write to, shown as `EXCHANGE`.
+    pub exchange: Option<PathBuf>,
+    pub left_ms: u64,
+    /// Whether it is the agent's: validations and tests reach nobody and know no secrets.
+    pub is_agents: bool,
+}
+
+/// What came of it.
+pub(super) struct Ran {
+    pub report: Report,
+    pub output: Captured,
+    pub errors: Captured,
+    pub took_ms: u64,
+}
+
+impl Ran {
+    /// What a person reads at the end: errors if there are any, else output.
+    pub(super) fn tail(&self) -> String {
+        let text = if self.errors.kept.is_empty() { &self.output.kept } else { &self.errors.kept };
+        let text = String::from_utf8_lossy(text);
+        let from = text.char_indices().rev().nth(TAIL_CHARS).map_or(0, |(at, _)| at);
+        text[from..].trim_end().to_owned()
+    }
+}
+
+const TAIL_CHARS: usize = 4_000;
+
+/// Where a stage is seen: at the workspace's own path, whatever it is made of.
+pub(super) fn shown(stage: &Stage, workspace: &Workspace, at: &Path) -> Grant {
+    let from = match stage.view(workspace) {
+        View::Folder(folder) => Source::Folder(folder),
+        View::Overlay { lower, upper, work, .. } => Source::Overlay { lower, upper, work },
+    };
+    Grant { path: at.to_owned(), access: Access::Write, from }
+}
+
+impl Program<'_> {
+    /// Runs it in a cell on the stage. Its output goes into `log` as it comes, without secrets.
+    pub(super) fn run(self, shop: &Shop, stage: Grant, log: &Path, desk: &dyn Desk) -> Result<Ran, Failure> {
+        let failed = |e: std::io::Error| crate::cell::not_built(&e.to_string());
+        let secrets = if self.is_agents { secrets(self.agent)? } else { BTreeMap::new() };
+        let redactor = Redactor::new(secrets.values().map(String::as_str));
+        let folder = stage.path.clone();
+        let mut grants = vec![stage];
+        if let Some(exchange) = &self.exchange {
+            let from = Source::Folder(exchange.clone());
+            grants.push(Grant { path: PathBuf::from(EXCHANGE), access: Access::Write, from });
+        }
+        let mut environment = self.environment;
+        for (name, value) in &self.agent.environment {
+            let is_secret = value.starts_with("env:") || value.starts_with("file:");
+            match (is_secret, secrets.get(name)) {
+                (false, _) => drop(environment.insert(name.clone(), value.clone())),
+                (true, Some(secret)) => drop(environment.insert(name.clone(), secret.clone())),
+                (true, None) => {}
+            }
+        }
+        let sandbox = sandbox_of(self.agent, self.left_ms, self.is_agents);
+        let wanted = Wanted {
+            program: self.command.iter().map(OsString::from).collect(),
+            environment,
+            folder: folder.clone(),
+            root: folder,
+            sandbox: &sandbox,
+            read: Vec::new(),
+            write: Vec::new(),
+            deny: Vec::new(),
+            outputs: Vec::new(),
+            stage: grants,
+            config: &shop.sandbox,
+            grace_ms: GRACE_MS,
+        };
+        let planned = wanted.cell()?;
+        let (pipes, files) = Pipes::new(false).map_err(failed)?;
+        let (signals, stopper) = Signals::own().map_err(failed)?;
+        let stopper = Arc::new(stopper);
+        let started = Instant::now();
+        let running = shop.spawner.run(planned.cell, files).map_err(failed)?.ended_by(signals);
+        let asked = Arc::clone(&stopper);
+        desk.on_stop(Box::new(move || asked.stop()));
+        let mut log = Log::open(log, &redactor)?;
+        let mut egress = None;
+        let rules = planned.rules;
+        let watched = watch(
+            running,
+            pipes,
+            &[],
+            Room { output_bytes: STREAM_BYTES, errors_bytes: STREAM_BYTES },
+            Some(Duration::from_millis(self.left_ms + GRACE_MS)),
+            &mut |stream, piece| log.add(stream, piece),
+            &mut |listeners| egress = Egress::serve(listeners, rules.clone()).ok(),
+        );
+        let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        drop(egress.map(Egress::end));
+        log.finish();
+        let watched = watched.map_err(failed)?;
+        drop(stopper);
+        let clean = |captured: Captured| Captured { kept: redactor.redact(&captured.kept).0, ..captured };
+        Ok(Ran { report: watched.report, output: clean(watched.output), errors: clean(watched.errors), took_ms })
+    }
+}
+
+/// Values of variables that are only referred to.
+fn secrets(agent: &Agent) -> Result<BTreeMap<String, String>, Failure> {
+    let mut found = BTreeMap::new();
+    for (name, value) in &agent.environment {
+        let missing = |what: &str| {
+            let message = format!("the secret {value} of the agent's environment.{name} {what}");
+            Failure::new(actum_api::error::INPUT, message).hint("set it where the worker runs")
+        };
+        if let Some(variable) = value.strip_prefix("env:") {
+            let value = std::env::var(variable).map_err(|_| missing("is not set"))?;
+            found.insert(name.clone(), value);
+        } else if let Some(path) = value.strip_prefix("file:") {
+            let text = std::fs::read_to_string(crate::config::expand(path.to_owned()));
+            let text = text.map_err(|_| missing("cannot be read"))?;
+            found.insert(name.clone(), text.trim_end_matches('\n').to_owned());
+        }
+    }
+    Ok(found)
+}
+
+fn sandbox_of(agent: &Agent, left_ms: u64, is_agents: bool) -> Sandbox {
+    let network = if is_agents { NetworkLevel::named(&agent.network) } else { None };
+    Sandbox {
+        timeout_ms: left_ms,
+        memory_mb: agent.memory_mb,
+        cpu_cores: agent.cpu_cores,
+        disk_mb: agent.disk_mb,
+        max_children: agent.max_children,
+        allow_fork: true,
+        filesystem: Filesystem {
+            level: FilesystemLevel::named(&agent.filesystem).unwrap_or_default(),
+            read: Vec::new(),
+            write: Vec::new(),
+            deny: Vec::new(),
+        },
+        network: Network {
+            level: network.unwrap_or(NetworkLevel::Offline),
+            allow: agent.allow.iter().filter_map(|text| Host::parse(text).ok()).collect(),
+            deny: Vec::new(),
+        },
+    }
+}
+
+/// The log of a run: everything its programs put out, in the order in which it came.
+struct Log<'r> {
+    file: File,
+    redactor: &'r Redactor,
+    pending: [Vec<u8>; 2],
+}
+
+impl<'r> Log<'r> {
+    fn open(path: &Path, redactor: &'r Redactor) -> Result<Self, Failure> {
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(|e| Failure::new(actum_api::error::FILE, format!("cannot write {}: {e}", path.display())))?;
+        Ok(Self { file, redactor, pending: [Vec::new(), Vec::new()] })
+    }
+
+    fn add(&mut self, stream: Stream, piece: &[u8]) {
+        let at = usize::from(stream == Stream::Errors);
+        self.pending[at].extend_from_slice(piece);
+        let settled = self.redactor.settled(&self.pending[at]);
+        self.write(at, settled);
+    }
+
+    fn write(&mut self, at: usize, length: usize) {
+        if length > 0 {
+            let clean = self.redactor.redact(&self.pending[at][..length]).0;
+            self.pending[at].drain(..length);
+            // A log that cannot be written is no reason to end a run.
+            let _ = self.file.write_all(&clean);
+        }
+    }
+
+    fn finish(&mut self) {
+        for at in [0, 1] {
+            self.write(at, self.pending[at].len());
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The recording of a run: everything that is needed to repeat it offline, and what it came to.
+
+use actum_kernel::State;
+use actum_ledger::capsule::Capsule;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::hands::Facts;
+
+/// The version this program writes; it reads older ones.
+const VERSION: u64 = 1;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Recording {
+    pub version: u64,
+    pub run_id: String,
+    pub item_id: String,
+    pub attempt: u64,
+    /// What was agreed: contract, work item, agent, workspace.
+    pub metadata: Value,
+    pub before: Option<String>,
+    /// What the run came to.
+    pub output: Option<String>,
+    pub status: String,
+    pub code: Option<String>,
+    pub capsule: Value,
+    /// Programs that were run, by their content.
+    #[serde(default)]
+    pub programs: Vec<Value>,
+    /// Answers from outside that the run saw.
+    #[serde(default)]
+    pub answers: Vec<Value>,
+}
+
+impl Recording {
+    pub(super) fn of(
+        facts: &Facts,
+        state: &State,
+        verdict: &actum_kernel::Verdict,
+        capsule: &Capsule,
+        programs: &[Value],
+    ) -> Self {
+        Self {
+            version: VERSION,
+            run_id: facts.run.clone(),
+            item_id: facts.item.clone(),
+            attempt: facts.attempt,
+            metadata: serde_json::from_str(&facts.metadata).unwrap_or(Value::Null),
+            before: state.before.clone(),
+            output: state.current.clone(),
+            status: verdict.status.word().to_owned(),
+            code: verdict.code.clone(),
+            capsule: capsule.to_json(),
+            programs: programs.to_vec(),
+            answers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
+        let recording: Self = serde_json::from_slice(bytes).map_err(|e| format!("it is no recording: {e}"))?;
+        match recording.version {
+            VERSION => Ok(recording),
+            newer => Err(format!("it has version {newer}; use a newer actum")),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Repeating a run: the recorded input in a scratch folder, the same item under the same contract, and a comparison of
+//! what comes out. The workspace is never touched.
+
+use std::sync::Arc;
+
+use actum_api::error;
+use actum_contract::digest::Digest;
+use actum_engine::{read_agreement, rehearse};
+use actum_kernel::{Hands as _, Phase, State, Status, Verdict};
+use actum_workspace::{deltas, diff, leaves};
+use serde_json::{Value, json};
+
+use super::finish::RunFolder;
+use super::hands::{Facts, RunHands};
+use super::recording::Recording;
+use super::shop::Shop;
+use crate::failure::Failure;
+use crate::workspace::new_id;
+
+/// What a repetition came to.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    pub identical: bool,
+    pub expected: String,
+    pub actual: String,
+    pub first_difference: Option<Value>,
+}
+
+impl Replayed {
+    pub(crate) fn json(&self) -> Value {
+        let mut shown =
+            json!({"identical": self.identical, "expected_hash": self.expected, "actual_hash": self.actual});
+        if let Some(difference) = &self.first_difference {
+            shown["first_difference"] = difference.clone();
+        }
+        shown
+    }
+}
+
+/// Repeats a recording. `input`: a tree to use in the place of the recorded one.
+pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Digest>) -> Result<Replayed, Failure> {
+    let bad = |message: String| Failure::new(error::INPUT, message);
+    let metadata = recording.metadata.to_string();
+    let (contract, agreement, agreed) = read_agreement(&metadata).map_err(|e| {
+        Failure::new(
+            if e.code() == "UNSUPPORTED_CONTRACT" { error::UNSUPPORTED } else { error::MISMATCH },
+            e.to_string(),
+        )
+    })?;
+    let tree = |text: &Option<String>| text.as_deref().and_then(Digest::from_hex);
+    let Some((before, expected)) = tree(&recording.before).zip(tree(&recording.output)) else {
+        return Err(bad("the run did not get far enough to be repeated: it names no input".into()));
+    };
+    let expected_hash = expected.to_hex();
+    let blobs = &*shop.blobs;
+    if let Some(input) = input.filter(|input| *input != before) {
+        let changed = diff(blobs, before, input)?;
+        let path = deltas(&changed).next().map(|change| change.path.to_string());
+        return Ok(Replayed {
+            identical: false,
+            expected: expected_hash,
+            actual: String::new(),
+            first_difference: Some(
+                json!({"what": "input", "path": path, "expected": before.to_hex(), "actual": input.to_hex()}),
+            ),
+        });
+    }
+    if let Some(path) = first_missing(blobs, before)? {
+        return Ok(Replayed {
+            identical: false,
+            expected: expected_hash,
+            actual: String::new(),
+            first_difference: Some(
+                json!({"what": "input", "path": path, "why": "its recorded content is missing or damaged"}),
+            ),
+        });
+    }
+    let facts = Facts {
+        run: recording.run_id.clone(),
+        item: recording.item_id.clone(),
+        submission: String::new(),
+        attempt: recording.attempt,
+        epoch: 0,
+        contract_hash: contract.hash.to_hex(),
+        metadata,
+        agreement,
+    };
+    let scratch = RunFolder::make(&shop.home, &format!(".replay-{}", new_id()))?;
+    let mut hands = RunHands::repeating(Arc::clone(shop), facts, before, scratch.clone())?;
+    let (state, _) = rehearse(State::new(agreed), &mut hands);
+    let replayed = compare(recording, &state, &hands, expected, shop);
+    hands.leave(&Verdict::success(false));
+    let _ = std::fs::remove_dir_all(scratch.path(""));
+    replayed
+}
+
+fn compare(
+    recording: &Recording,
+    state: &State,
+    hands: &RunHands,
+    expected: Digest,
+    shop: &Shop,
+) -> Result<Replayed, Failure> {
+    let verdict = match &state.phase {
+        Phase::Over(verdict) => verdict.clone(),
+        _ => Verdict::ended(Status::Failure, "INTERNAL_ERROR", "the repetition has no end"),
+    };
+    let actual = state.current.clone().unwrap_or_default();
+    let replayed = |first_difference: Option<Value>| Replayed {
+        identical: first_difference.is_none(),
+        expected: expected.to_hex(),
+        actual: actual.clone(),
+        first_difference,
+    };
+    if let Some(actual_tree) = Digest::from_hex(&actual)
+        && actual_tree != expected
+    {
+        let changed = diff(&*shop.blobs, expected, actual_tree)?;
+        let first = deltas(&changed).next();
+        let path = first.map(|change| change.path.to_string());
+        let node = |node: Option<actum_workspace::Node>| node.map(|node| node.digest.to_hex());
+        return Ok(replayed(Some(json!({
+            "what": "file", "path": path,
+            "expected": first.and_then(|change| node(change.before)),
+            "actual": first.and_then(|change| node(change.after)),
+            "status": verdict.status, "message": verdict.message,
+        }))));
+    }
+    if verdict.status.word() != recording.status || verdict.code != recording.code {
+        return Ok(replayed(Some(json!({
+            "what": "status", "expected": [recording.status, recording.code], "actual": [verdict.status.word(), verdict.code],
+            "message": verdict.message,
+        }))));
+    }
+    let capsule = hands.capsule(state)?.to_json();
+    for part in ["toolTrace", "artifacts", "deltas", "contractHash"] {
+        if capsule[part] != recording.capsule[part] {
+            let (ours, theirs) = (&capsule[part], &recording.capsule[part]);
+            let call = match (ours.as_array(), theirs.as_array()) {
+                (Some(ours), Some(theirs)) => {
+                    (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))
+                }
+                _ => None,
+            };
+            let at = |value: &Value| call.map_or_else(|| value.clone(), |call| value[call].clone());
+            return Ok(replayed(Some(json!({"what": part, "call": call, "expected": at(theirs), "actual": at(ours)}))));
+        }
+    }
+    Ok(replayed(None))
+}
+
+/// The first file of a tree whose content cannot be had.
+fn first_missing(blobs: &dyn actum_contract::blob::Blobs, tree: Digest) -> Result<Option<String>, Failure> {
+    for (path, node) in leaves(blobs, tree)? {
+        if node.kind != actum_workspace::Kind::Folder && blobs.copy(node.digest, &mut std::io::sink()).is_err() {
+            return Ok(Some(path.to_string()));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,196 @@
+//! The workshop: what all runs of a project share, and hands for each of them.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use actum_api::error;
+use actum_contract::id::Tenant;
+use actum_engine::{Agreement, Waiter, Workshop};
+use actum_kernel::{Hands, State};
+use actum_ledger::run::{Run, Runs};
+use actum_sandbox::Spawner;
+use actum_store::blob::Folder as Blobs;
+use actum_workspace::{Mode, Workspace};
+
+use super::hands::{Facts, RunHands};
+use crate::command::doctor;
+use crate::config::{Config, SandboxConfig};
+use crate::failure::Failure;
+use crate::key::Key;
+use crate::project::Project;
+use crate::ui::Out;
+use crate::workspace::{LOCAL_TENANT, new_id};
+
+/// A project whose store is open for runs.
+pub(crate) struct Open {
+    pub project: Project,
+    pub waiter: Waiter,
+    pub tenant: Tenant,
+    pub place: String,
+}
+
+impl Open {
+    pub(crate) fn new(project: Project, out: &Out) -> Result<Self, Failure> {
+        let internal = |e: &dyn std::fmt::Display| Failure::new(error::INTERNAL, format!("cannot start: {e}"));
+        let runtime = Waiter::runtime().map_err(|e| internal(&e))?;
+        let store = runtime.block_on(project.open(out, false))?;
+        let (runs, journal): (Arc<dyn Runs>, Arc<dyn actum_ledger::Journal>) = (store.clone(), store);
+        let waiter = Waiter::new(runtime, runs, journal);
+        let tenant = Tenant::new(LOCAL_TENANT).map_err(|e| internal(&e))?;
+        let place = place_of(&project)?;
+        Ok(Self { project, waiter, tenant, place })
+    }
+
+    /// The run whose id begins so.
+    pub(crate) fn run(&self, prefix: &str) -> Result<Run, Failure> {
+        let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
+        match <[Run; 1]>::try_from(found) {
+            Ok([run]) => Ok(run),
+            Err(found) if found.is_empty() => {
+                let failure = Failure::new(error::NOT_FOUND, format!("there is no run {prefix:?}"));
+                Err(failure.hint("`actum list` shows the runs there are"))
+            }
+            Err(found) => {
+                let exact = found.iter().find(|run| run.id == prefix).cloned();
+                exact.ok_or_else(|| {
+                    Failure::new(error::USAGE, format!("{prefix:?} is the beginning of several runs"))
+                        .hint("give more of the id; `actum list` shows them")
+                })
+            }
+        }
+    }
+}
+
+/// The machine and the project: whoever works there can reach what a run works on.
+pub(crate) fn place_of(project: &Project) -> Result<String, Failure> {
+    let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
+    let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let name = if machine.trim().is_empty() {
+        fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+    } else {
+        machine.trim().chars().take(12).collect()
+    };
+    Ok(format!("{name}:{}", root.display()))
+}
+
+/// What all runs of a project share.
+pub(crate) struct Shop {
+    pub home: PathBuf,
+    pub root: PathBuf,
+    pub blobs: Arc<Blobs>,
+    pub waiter: Waiter,
+    pub tenant: Tenant,
+    pub place: String,
+    pub spawner: Spawner,
+    pub mode: Mode,
+    pub sandbox: SandboxConfig,
+    pub key: Key,
+    /// The digest of the last receipt that was signed here.
+    pub head: Mutex<Option<String>>,
+    pub program: PathBuf,
+    /// By which others know that this worker lives.
+    pub owner: String,
+    _alive: File,
+}
+
+impl std::fmt::Debug for Shop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shop").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Shop {
+    pub(crate) fn open(open: &Open, ready: usize) -> Result<Arc<Self>, Failure> {
+        let project = &open.project;
+        let home = project.folder()?;
+        let mode = doctor::best(project)?;
+        let spawner = Spawner::start(ready).map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let (owner, alive) = enter(&home)?;
+        Ok(Arc::new(Self {
+            root: project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned()),
+            blobs: project.blobs()?,
+            waiter: open.waiter.clone(),
+            tenant: open.tenant.clone(),
+            place: open.place.clone(),
+            spawner,
+            mode,
+            sandbox: Config::read(project.root())?.sandbox,
+            key: Key::find_or_make(project)?,
+            head: Mutex::new(None),
+            program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
+            owner,
+            home,
+            _alive: alive,
+        }))
+    }
+
+    pub(crate) fn workspace(&self, folder: &Path) -> Result<Workspace, actum_workspace::Error> {
+        let blobs: Arc<dyn actum_contract::blob::Blobs> = self.blobs.clone();
+        Workspace::open(folder, &self.home, blobs)
+    }
+}
+
+fn workers(home: &Path) -> PathBuf {
+    home.join("workers")
+}
+
+/// A worker's own file, locked as long as it lives.
+fn enter(home: &Path) -> Result<(String, File), Failure> {
+    let folder = workers(home);
+    let unwritable = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", folder.display()));
+    fs::create_dir_all(&folder).map_err(unwritable)?;
+    let owner = format!("worker-{}-{}", std::process::id(), new_id());
+    let file = File::create(folder.join(&owner)).map_err(unwritable)?;
+    file.lock().map_err(unwritable)?;
+    Ok((owner, file))
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(workers(&self.home).join(&self.owner));
+    }
+}
+
+/// A handle that the engine can share.
+pub(crate) struct SharedShop(pub Arc<Shop>);
+
+impl Workshop for SharedShop {
+    fn take_up(
+        &self,
+        run: &Run,
+        contract_hash: &str,
+        agreement: &Agreement,
+        state: &State,
+    ) -> Result<Box<dyn Hands>, String> {
+        let facts = Facts {
+            run: run.id.clone(),
+            item: run.item.clone(),
+            submission: run.submission.clone(),
+            attempt: run.attempt,
+            epoch: run.epoch,
+            contract_hash: contract_hash.to_owned(),
+            metadata: run.metadata.clone(),
+            agreement: agreement.clone(),
+        };
+        let hands = RunHands::new(Arc::clone(&self.0), facts, state).map_err(|e| e.message)?;
+        Ok(Box::new(hands))
+    }
+
+    fn tenant(&self) -> Tenant {
+        self.0.tenant.clone()
+    }
+
+    /// Workers of this project whose file nobody holds any more. Theirs are taken over at once.
+    fn gone(&self) -> Vec<String> {
+        let mut gone = Vec::new();
+        for entry in fs::read_dir(workers(&self.0.home)).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
+            if name != self.0.owner && is_free {
+                gone.push(name);
+            }
+        }
+        gone
+    }
+}
