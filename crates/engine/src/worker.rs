@@ -109,6 +109,7 @@ impl Engine {
             drop(sender);
             self.wait_for_all();
             self.over.store(true, Ordering::SeqCst);
+            self.freed.notify_all();
             worked
         })
     }
