@@ -15,6 +15,17 @@ pub(crate) struct Fact {
     pub cancel: bool,
 }
 
+impl Fact {
+    /// What it becomes when it is to become this: nothing is queued while it waits for others.
+    fn reaching(&self, state: RunState) -> RunState {
+        match (state, self.waits) {
+            (RunState::Queued | RunState::Blocked, 0) => RunState::Queued,
+            (RunState::Queued | RunState::Blocked, _) => RunState::Blocked,
+            (state, _) => state,
+        }
+    }
+}
+
 /// What has to be written about it.
 #[derive(Debug)]
 pub(crate) struct Change<'a> {
@@ -55,7 +66,7 @@ pub(crate) fn commit<'a>(before: Fact, commit: &'a Commit, code: &'a Code) -> Op
     let mut after = before;
     after.version += commit.events.len() as u64;
     let ended = commit.end.as_ref().map(|End { state, outcome, capsule }| {
-        after.state = *state;
+        after.state = before.reaching(*state);
         let (outcome, error, capsule) = (outcome.as_deref(), code.0.as_deref(), capsule.as_deref());
         Ended { replaces_outcome: true, outcome, error, capsule, forget_capsule: false }
     });
@@ -72,11 +83,7 @@ pub(crate) fn settle<'a>(before: Fact, settle: &'a Settle, code: &'a Code) -> Op
     after.version += settle.events.len() as u64;
     after.attempt = settle.attempt;
     let again = matches!(settle.to, RunState::Queued | RunState::Blocked);
-    after.state = match (again, before.waits) {
-        (true, 0) => RunState::Queued,
-        (true, _) => RunState::Blocked,
-        (false, _) => settle.to,
-    };
+    after.state = before.reaching(settle.to);
     after.cancel &= !again;
     let ended = Ended {
         replaces_outcome: again || settle.outcome.is_some(),

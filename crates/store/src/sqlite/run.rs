@@ -42,8 +42,8 @@ impl Writing<'_> {
             RunRequest::Cancel { tenant, run } => {
                 let running = self.fact(tenant, run)?.and_then(change::cancel).is_some();
                 if running {
-                    let sql = "UPDATE run SET cancel = 1 WHERE tenant = ?1 AND id = ?2";
-                    self.execute(sql, params![tenant.as_str(), run]).map_err(failed)?;
+                    let sql = "UPDATE run SET cancel = 1, updated_ms = ?3 WHERE tenant = ?1 AND id = ?2";
+                    self.execute(sql, params![tenant.as_str(), run, self.now_ms]).map_err(failed)?;
                 }
                 Ok(Ok(Done::Written(if running { Written::Done } else { Written::Lost })))
             }
