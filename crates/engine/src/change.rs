@@ -141,6 +141,25 @@ fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract) -> Resul
     }
 }
 
+/// Writes down what somebody did about a run that is over: published what was kept, or took it back. False if somebody
+/// else has just changed it.
+pub fn note(waiter: &Waiter, run: &Run, event: &Event, forget_capsule: bool) -> Result<bool, JournalError> {
+    let settle = Settle {
+        tenant: run.tenant.clone(),
+        run: run.id.clone(),
+        version: run.version,
+        from: run.state,
+        to: run.state,
+        attempt: run.attempt,
+        events: vec![stored(event)],
+        entries: Vec::new(),
+        metadata: None,
+        outcome: None,
+        forget_capsule,
+    };
+    Ok(waiter.wait(waiter.runs.settle(settle))? == Written::Done)
+}
+
 /// What became of a wish to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {

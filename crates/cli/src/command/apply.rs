@@ -1,5 +1,6 @@
 //! `actum apply`: publish what a stage has come to.
 
+use actum_kernel::Event;
 use actum_workspace::Stage;
 use clap::Args;
 use serde_json::json;
@@ -9,6 +10,7 @@ use super::diff::remark_left_out;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
 use crate::ui::{Out, count};
 use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
@@ -17,7 +19,7 @@ use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, n
     after_help = "The stage is removed afterwards, and with it what was done to ignored files and in .git, which are never published; --keep keeps it."
 )]
 pub(crate) struct Apply {
-    /// The stage, or the beginning of its id
+    /// The run or the stage, or the beginning of its id
     id: String,
 
     /// Keep the stage
@@ -28,7 +30,10 @@ pub(crate) struct Apply {
 impl Apply {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let opened = workspace::open(&project, project.root(), out)?;
+        let open = Open::new(Project::find(global)?, out)?;
+        let behind = open.run_behind(&self.id)?;
+        let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
+        let opened = workspace::open(&project, folder, out)?;
         let ledger = Ledger::open(&project, out)?;
         let lock = workspace::lock(&project, &opened, out)?;
         let stage = self.find(&project, &opened)?;
@@ -49,6 +54,11 @@ impl Apply {
         }
         drop(lock);
         recorded?;
+        if let Some((run, _)) = &behind {
+            let drift = publication.drift.iter().map(ToString::to_string).collect();
+            let event = Event::Published { publication: publication.id.clone(), drift };
+            actum_engine::note(&open.waiter, run, &event, false)?;
+        }
         out.result(
             &json!({
                 "publication": publication.id,

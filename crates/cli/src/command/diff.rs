@@ -8,12 +8,13 @@ use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::{Open, RunFolder};
 use crate::ui::{Out, count};
 use crate::workspace::{self, deltas_json, deltas_text, paths_json, sum};
 
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
-    /// The stage, or the beginning of its id
+    /// The run or the stage, or the beginning of its id
     id: String,
 
     /// Only name the paths
@@ -24,8 +25,18 @@ pub(crate) struct Diff {
 impl Diff {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let opened = workspace::open(&project, project.root(), out)?;
-        let stage = Stage::find(&project.folder()?, &self.id)?;
+        let stage = match Stage::find(&project.folder()?, &self.id) {
+            Ok(stage) => stage,
+            Err(e @ actum_workspace::Error::Unknown { .. }) => return self.of_run(global, e.into(), out),
+            Err(e) => return Err(e.into()),
+        };
+        // A stage of a run has the run's name, and stands on the folder the run works on.
+        let behind = match stage.id.contains('.') {
+            true => Open::new(Project::find(global)?, out)?.run_behind(&stage.id)?,
+            false => None,
+        };
+        let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
+        let opened = workspace::open(&project, folder, out)?;
         // Held while it is read; a program that is still at work is told of, not waited for.
         let still = stage.look();
         if matches!(still, Err(actum_workspace::Error::Busy(_))) {
@@ -42,6 +53,23 @@ impl Diff {
             })
         })?;
         remark_left_out(&sealed.left_out, out);
+        Ok(0)
+    }
+}
+
+impl Diff {
+    /// A run that is over and kept nothing: what it did is in its folder.
+    fn of_run(self, global: &Global, unknown: Failure, out: &mut Out) -> Ended {
+        let open = Open::new(Project::find(global)?, out)?;
+        let Ok(run) = open.run(&self.id) else { return Err(unknown) };
+        let path = RunFolder::of(&open.project.folder()?, &run.id).path("diff.patch");
+        let patch = std::fs::read(&path)
+            .map_err(|_| Failure::new(actum_api::error::NOT_FOUND, format!("run {} has no result", run.id)))?;
+        if out.json {
+            out.line(&json!({"run_id": run.id, "patch": String::from_utf8_lossy(&patch)}).to_string());
+        } else {
+            out.bytes(&patch);
+        }
         Ok(0)
     }
 }

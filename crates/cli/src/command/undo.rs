@@ -1,6 +1,8 @@
 //! `actum undo`: take a publication back. An undo is a publication itself, so it can be undone too.
 
 use actum_api::error;
+use actum_kernel::Event;
+use actum_workspace::Cause;
 use clap::Args;
 use serde_json::json;
 
@@ -8,26 +10,35 @@ use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
 use crate::ui::Out;
 use crate::workspace::{self, Ledger, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
-    /// The publication or its stage, or the beginning of the id
+    /// The run, the publication or its stage, or the beginning of the id
     id: String,
 }
 
 impl Undo {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let opened = workspace::open(&project, project.root(), out)?;
-        let rules = workspace::rules(project.root(), Vec::new(), Vec::new())?;
+        let open = Open::new(Project::find(global)?, out)?;
+        let behind = open.run_behind(&self.id)?;
+        let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
+        let opened = workspace::open(&project, folder, out)?;
+        let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
         let ledger = Ledger::open(&project, out)?;
         let lock = workspace::lock(&project, &opened, out)?;
         let earlier = opened.workspace.publication(&self.id)?;
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
         ledger.record(&opened, &publication, out)?;
         drop(lock);
+        // A run that was undone leaves the history: the same may be done again.
+        if let Some((run, _)) = open.run_behind(&earlier.of)?.filter(|_| earlier.cause == Cause::Publish) {
+            let what = format!("undone by {}", publication.id);
+            actum_engine::note(&open.waiter, &run, &Event::Warned { what }, true)?;
+        }
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";
             return Err(Failure::new(error::PUBLISH_CONFLICT, message).details(json!({

@@ -42,6 +42,15 @@ impl Open {
         Ok(Self { project, waiter, tenant, place })
     }
 
+    /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
+    pub(crate) fn run_behind(&self, id: &str) -> Result<Option<(Run, PathBuf)>, Failure> {
+        let prefix = id.split('.').next().unwrap_or(id);
+        let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
+        let [run] = &found[..] else { return Ok(None) };
+        let agreed = actum_engine::read_agreement(&run.metadata);
+        Ok(agreed.ok().map(|(_, agreement, _)| (run.clone(), agreement.workspace)))
+    }
+
     /// The run whose id begins so.
     pub(crate) fn run(&self, prefix: &str) -> Result<Run, Failure> {
         let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
