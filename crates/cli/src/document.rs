@@ -96,20 +96,24 @@ impl Document {
             let line = line.trim_start_matches(['-', ' ', '{', '\t', '['].as_slice());
             line.starts_with("id:") || line.starts_with("\"id\"")
         };
-        let begins =
-            text.lines().enumerate().filter(|(_, line)| is_id(line)).map(|(at, _)| at).nth(number.unwrap_or(0));
-        let from = number.and(begins).unwrap_or(0);
-        self.place_from(key, from).or_else(|| self.place_of_key(key)).or_else(|| self.place_from("id", from))
+        let mut begins = text.lines().enumerate().filter(|(_, line)| is_id(line)).map(|(at, _)| at);
+        let from = match number {
+            None => return self.place_of_key(key),
+            Some(number) => begins.nth(number)?,
+        };
+        let until = begins.next().unwrap_or(usize::MAX);
+        // A field that is missing is missing in its item.
+        self.place_within(key, from, until).or_else(|| self.place_within("id", from, until))
     }
 
     /// Where a key stands in the text, for errors about its value. A guess by the eye: the first line that has it.
     pub(crate) fn place_of_key(&self, key: &str) -> Option<Place> {
-        self.place_from(key, 0)
+        self.place_within(key, 0, usize::MAX)
     }
 
-    fn place_from(&self, key: &str, line: usize) -> Option<Place> {
+    fn place_within(&self, key: &str, from: usize, until: usize) -> Option<Place> {
         let text = std::str::from_utf8(&self.text).ok()?;
-        text.lines().enumerate().skip(line).find_map(|(i, line)| {
+        text.lines().enumerate().skip(from).take_while(|(i, _)| *i < until).find_map(|(i, line)| {
             let at = line.find(key)?;
             let before = line[..at].chars().next_back();
             let after = line[at + key.len()..].chars().next();

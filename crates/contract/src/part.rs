@@ -80,6 +80,7 @@ impl<'f> Part<'f> {
 
     pub(crate) fn required(&mut self, field: &str) -> String {
         if !self.fields.contains_key(field) {
+            self.known.push(field.to_owned());
             self.bad(field, &Value::Null, "text");
             return String::new();
         }

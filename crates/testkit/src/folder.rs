@@ -23,9 +23,12 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Writes a file and returns its path.
+    /// Writes a file, in folders that are made for it, and returns its path.
     pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).expect("a test folder can be made");
+        }
         std::fs::write(&path, text).expect("a test file can be written");
         path
     }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use actum_contract::digest::Digest;
 
@@ -64,7 +65,7 @@ impl Writer {
 
     /// Writes the file aside and gives it its name in one step. `durable`: survives the machine stopping.
     pub(crate) fn save(self, path: &Path, durable: bool) -> Result<()> {
-        let aside = path.with_extension(format!("tmp-{}", std::process::id()));
+        let aside = path.with_extension(format!("tmp-{}", unique()));
         let bytes = self.finish();
         let written = File::create(&aside).and_then(|mut file| {
             file.write_all(&bytes)?;
@@ -77,6 +78,12 @@ impl Writer {
         named.map_err(at("write", path))?;
         if durable { sync_parent(path) } else { Ok(()) }
     }
+}
+
+/// A name that no other process has, and no other thread of this one.
+pub(crate) fn unique() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Makes the names in the folder of `path` durable.

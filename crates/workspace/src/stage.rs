@@ -346,7 +346,11 @@ fn mirror(workspace: &Workspace, id: Digest) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    thaw_new(workspace.home(), workspace.blobs(), id, &path)
+    match thaw_new(workspace.home(), workspace.blobs(), id, &path) {
+        // Somebody else made the same meanwhile.
+        Err(_) if path.exists() => Ok(()),
+        made => made,
+    }
 }
 
 /// Removes mirrors that no stage stands on.

@@ -16,7 +16,7 @@ use crate::beneath::{FOLDER, NEW};
 use crate::crash;
 use crate::error::{Error, Result, at, within};
 use crate::path::TreePath;
-use crate::record::{listed, sync_parent};
+use crate::record::{listed, sync_parent, unique};
 use crate::transaction::remove_all;
 use crate::tree::{self, DEPTH_MAX, Kind};
 
@@ -33,7 +33,7 @@ pub fn thaw_new(home: &Path, blobs: &dyn Blobs, id: Digest, target: &Path) -> Re
     fs::create_dir_all(parent).map_err(at("make", parent))?;
     let parent = fs::canonicalize(parent).map_err(at("find", parent))?;
     let name = target.file_name().ok_or_else(|| refused("is not a folder that can be made"))?;
-    let mut aside = OsString::from(format!(".actum-thaw-{}-", std::process::id()));
+    let mut aside = OsString::from(format!(".actum-thaw-{}-", unique()));
     aside.push(name);
     let aside = parent.join(aside);
     let note = Note::leave(home, &aside)?;
