@@ -212,3 +212,17 @@ fn files_that_are_not_ours_are_named() {
     fs::write(&pack, &bytes[..bytes.len() - 3]).unwrap();
     assert!(answer().contains("is damaged in pack"), "{}", answer());
 }
+
+/// Beginning to store makes what is known be forgotten; who reads meanwhile must not take that for missing.
+#[test]
+fn reading_while_others_begin_to_store() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(scratch.path()).unwrap();
+    let digest = put(&blobs, &[b"there"])[0];
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..500).for_each(|_| drop(blobs.batch().unwrap())));
+            scope.spawn(|| (0..500).for_each(|_| assert_eq!(blobs.read(digest).unwrap(), b"there")));
+        }
+    });
+}

@@ -10,6 +10,7 @@ mod examples;
 mod execution;
 mod ledger;
 mod run;
+mod run_again;
 mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;

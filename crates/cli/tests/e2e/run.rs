@@ -535,7 +535,7 @@ fn bad_work_files_are_told_with_their_place() {
         ),
         ("workspace: nowhere\nitems:\n  - { id: a, agent_id: a, description: x }\n", 1, "nowhere"),
         ("contract: { profile: fast }\nitems:\n  - { id: a, agent_id: a, description: x }\n", 1, "profile"),
-        ("items: [\n", 2, ""),
+        ("items: [\n", 1, "bracket"),
         ("items: []\n", 1, "items"),
     ];
     for (text, line, word) in cases {

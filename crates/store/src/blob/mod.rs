@@ -132,11 +132,15 @@ impl Folder {
 
     /// Every place in which a content lies, looked for again if there is none.
     fn find_all(&self, digest: Digest) -> Result<Vec<(Arc<Pack>, Place)>, BlobError> {
-        if self.find(digest)?.is_none() {
-            self.rescan()?;
+        let search = |packs: Vec<Arc<Pack>>| -> Vec<(Arc<Pack>, Place)> {
+            packs.into_iter().filter_map(|pack| pack.find(digest).map(|place| (pack, place))).collect()
+        };
+        // What is known may be forgotten by another thread at any moment: look at a list of one's own.
+        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut found = search(known.unwrap_or_default());
+        if found.is_empty() {
+            found = search(self.rescan()?);
         }
-        let packs = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
-        let found: Vec<_> = packs.into_iter().filter_map(|pack| pack.find(digest).map(|place| (pack, place))).collect();
         if found.is_empty() { Err(BlobError::Missing(digest)) } else { Ok(found) }
     }
 
