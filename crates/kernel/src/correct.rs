@@ -133,7 +133,7 @@ mod tests {
         let (a, b) = (failed(Kind::Command, "Error at 10:31:07"), failed(Kind::Command, "other"));
         let later = failed(Kind::Command, "error at 11:02:59");
         assert_eq!(signature(&[a.clone(), b.clone()]), signature(&[b.clone(), later]));
-        assert_ne!(signature(&[a.clone()]), signature(&[b]));
-        assert_ne!(signature(&[a.clone()]), signature(&[a.clone(), a]));
+        assert_ne!(signature(std::slice::from_ref(&a)), signature(&[b]));
+        assert_ne!(signature(std::slice::from_ref(&a)), signature(&[a.clone(), a]));
     }
 }

@@ -9,6 +9,7 @@ use crate::result::Verdict;
 /// One event of a run. Stored as text: variants and fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "events pass one at a time; a box would cost more than it saves")]
 pub enum Event {
     /// An attempt begins, or is taken over from a worker that was lost.
     Begun {

@@ -1,6 +1,8 @@
 //! The kernel against a world that answers as a test says: every mode, every correction path, every limit, and that a
 //! run can be taken up again after any event.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 
 use actum_contract::schema::Mode;

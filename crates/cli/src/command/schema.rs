@@ -24,12 +24,13 @@ pub(crate) struct Schema {
 
 type Make = fn() -> Value;
 
-const SCHEMAS: [(&str, Make); 5] = [
+const SCHEMAS: [(&str, Make); 6] = [
     ("config", crate::config::schema),
     ("execution", actum_contract::execution::schema),
     ("execution-config", contract::json_schema),
     ("execution-event", ledger::execution_event),
     ("ledger-entry", ledger::ledger_entry),
+    ("work", actum_contract::work::schema),
 ];
 
 impl Schema {
