@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use actum_kernel::{Desk, Event, Why};
 use actum_ledger::draft::Submission;
-use actum_ledger::journal::JournalError;
+use actum_ledger::journal::{JournalError, Work};
 use actum_ledger::run::{Commit, End, Held, NewEvent, Written};
 
 use crate::wait::Waiter;
@@ -58,13 +58,21 @@ impl Stop {
 }
 
 /// What a worker writes about a run it holds.
-#[derive(Debug)]
 pub(crate) struct Pen {
     pub held: Held,
-    /// Events in the journal.
-    version: Mutex<u64>,
+    state: Mutex<Writing>,
     waiter: Waiter,
     stop: Arc<Stop>,
+}
+
+struct Writing {
+    /// Events in the journal, those on their way among them.
+    version: u64,
+    /// Events that happened, and need not be on record before the next thing is done: what they tell of can be done
+    /// again without anybody noticing.
+    pending: Vec<NewEvent>,
+    /// What is on its way, and was not waited for.
+    sent: Option<Work<'static, Written>>,
 }
 
 /// Why something could not be written.
@@ -80,9 +88,23 @@ pub(crate) enum NotWritten {
 
 impl Pen {
     pub(crate) fn new(held: Held, version: u64, waiter: Waiter, stop: Arc<Stop>) -> Self {
-        Self { held, version: Mutex::new(version), waiter, stop }
+        let state = Mutex::new(Writing { version, pending: Vec::new(), sent: None });
+        Self { held, state, waiter, stop }
     }
 
+    /// Keeps events for the next write.
+    pub(crate) fn note(&self, events: &[Event]) {
+        locked(&self.state).pending.extend(events.iter().map(stored));
+    }
+
+    /// Writes events down without waiting; the next write waits for both.
+    pub(crate) fn send(&self, events: &[Event], entries: Vec<Submission>, metadata: Option<String>) {
+        let mut state = locked(&self.state);
+        let commit = self.commit(&mut state, events, entries, metadata, None);
+        state.sent = Some(self.waiter.runs.commit(commit));
+    }
+
+    /// Writes events down, with all that were kept for it: when this returns they are on record.
     pub(crate) fn write(
         &self,
         events: &[Event],
@@ -93,22 +115,39 @@ impl Pen {
         if self.stop.why() == Some(Why::Lost) {
             return Err(NotWritten::Lost);
         }
-        let mut version = locked(&self.version);
-        let commit = Commit {
-            held: self.held.clone(),
-            version: *version,
-            events: events.iter().map(stored).collect(),
-            entries,
-            metadata,
-            end,
-        };
-        match self.waiter.wait(self.waiter.runs.commit(commit))? {
-            Written::Done => {
-                *version += events.len() as u64;
-                Ok(())
-            }
+        let mut state = locked(&self.state);
+        let before = state.version;
+        let commit = self.commit(&mut state, events, entries, metadata, end);
+        let written = self.waiter.runs.commit(commit);
+        if let Some(sent) = state.sent.take() {
+            self.judge(self.waiter.wait(sent)?)?;
+        }
+        let judged = self.judge(self.waiter.wait(written)?);
+        if matches!(judged, Err(NotWritten::Refused(_))) {
+            state.version = before;
+        }
+        judged
+    }
+
+    fn commit(
+        &self,
+        state: &mut Writing,
+        events: &[Event],
+        entries: Vec<Submission>,
+        metadata: Option<String>,
+        end: Option<End>,
+    ) -> Commit {
+        let version = state.version;
+        let mut all = std::mem::take(&mut state.pending);
+        all.extend(events.iter().map(stored));
+        state.version += all.len() as u64;
+        Commit { held: self.held.clone(), version, events: all, entries, metadata, end }
+    }
+
+    fn judge(&self, written: Written) -> Result<(), NotWritten> {
+        match written {
+            Written::Done => Ok(()),
             Written::Lost => {
-                drop(version);
                 self.stop.stop(Why::Lost);
                 Err(NotWritten::Lost)
             }

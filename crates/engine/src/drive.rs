@@ -125,13 +125,17 @@ impl Driver<'_> {
                     let cancelled = why == Why::Cancelled;
                     let reason = if cancelled { "cancelled on request" } else { "interrupted; resume to go on" };
                     let decision = decide(&mut state, Event::Stopped { cancelled, reason: reason.to_owned() });
-                    pen.write(&decision.events, Vec::new(), None, None)?;
+                    pen.note(&decision.events);
                 }
                 _ => {
                     let place = crash_point(&event);
+                    let is_result = is_result(&event);
                     let decision = decide(&mut state, event);
                     place.into_iter().for_each(|place| crash::pass(CRASH_POINTS, place));
-                    pen.write(&decision.events, Vec::new(), None, None)?;
+                    match is_result {
+                        true => pen.write(&decision.events, Vec::new(), None, None)?,
+                        false => pen.note(&decision.events),
+                    }
                 }
             }
         }
@@ -156,7 +160,7 @@ impl Driver<'_> {
         }))
     }
 
-    /// The attempt begins, or is taken over: on record before anything is done.
+    /// The attempt begins, or is taken over: on its way to the record before anything is done.
     fn begin(&self, run: &Run, read: &mut Read, state: &mut State, pen: &Pen, is_new: bool) -> Result<(), NotWritten> {
         let mut entries = Vec::new();
         let mut metadata = read.attached.clone();
@@ -183,7 +187,9 @@ impl Driver<'_> {
             let what = "the run had no contract; the default one was attached".to_owned();
             events.extend(decide(state, Event::Warned { what }).events);
         }
-        pen.write(&events, entries, metadata, None)
+        // Nothing that anybody could see is done before the next write, which waits for this one.
+        pen.send(&events, entries, metadata);
+        Ok(())
     }
 
     fn dependencies(&self, run: &Run, agreement: &Agreement) -> Result<Vec<(String, u64, String)>, NotWritten> {
@@ -274,6 +280,11 @@ pub fn rehearse(mut state: State, hands: &mut dyn Hands) -> (State, Vec<Event>) 
         events.extend(decide(&mut state, event).events);
     }
     (state, events)
+}
+
+/// What the agent has done is on record before anything else begins. Everything else is found out again.
+fn is_result(event: &Event) -> bool {
+    matches!(event, Event::Planned(_) | Event::Acted(_))
 }
 
 fn crash_point(event: &Event) -> Option<&'static str> {
