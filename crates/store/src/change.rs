@@ -16,6 +16,11 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
+    /// Whether a worker with this epoch still has it.
+    pub(crate) fn is_held(&self, epoch: u64) -> bool {
+        self.state == RunState::Running && self.epoch == epoch
+    }
+
     /// What it becomes when it is to become this: nothing is queued while it waits for others.
     fn reaching(&self, state: RunState) -> RunState {
         match (state, self.waits) {
@@ -59,8 +64,7 @@ impl Change<'_> {
 
 /// Nothing if the worker no longer holds the run, or has not seen all of its journal.
 pub(crate) fn commit<'a>(before: Fact, commit: &'a Commit, code: &'a Code) -> Option<Change<'a>> {
-    let holds = before.state == RunState::Running && before.epoch == commit.held.epoch;
-    if !holds || before.version != commit.version {
+    if !before.is_held(commit.held.epoch) || before.version != commit.version {
         return None;
     }
     let mut after = before;
@@ -112,8 +116,16 @@ pub(crate) fn first_state(run: &NewRun, waits: u64) -> RunState {
     }
 }
 
-/// What a worker has to hear about a run, given whether it is asked to stop, or nothing if it is not held any more.
+/// What a worker hears about a run, given what is known of it if it still holds it.
+pub(crate) fn renewed(run: &str, held: Option<Fact>) -> Renewed {
+    Renewed { run: run.to_owned(), lost: held.is_none(), cancel: held.is_some_and(|fact| fact.cancel) }
+}
+
+/// What is worth telling a worker: that a run is to stop or, given nothing, that it is no longer held.
 pub(crate) fn note(run: &str, cancel: Option<bool>) -> Option<Renewed> {
-    let renewed = Renewed { run: run.to_owned(), lost: cancel.is_none(), cancel: cancel.unwrap_or(false) };
-    (renewed.lost || renewed.cancel).then_some(renewed)
+    (cancel != Some(false)).then(|| Renewed {
+        run: run.to_owned(),
+        lost: cancel.is_none(),
+        cancel: cancel.unwrap_or(false),
+    })
 }

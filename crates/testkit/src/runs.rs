@@ -269,10 +269,12 @@ async fn fencing(store: &Both) {
 async fn leases_and_dead_owners(store: &Both) {
     store.submitted(vec![new_run("lease", "r-1"), new_run("lease", "r-2"), new_run("lease", "r-3")]).await;
     let by = |owner: &str, lease_ms| Claim { owner: owner.into(), lease_ms, ..claim_of("lease", 1) };
-    let first = store.claim(by("a", 200)).await;
+    let first = store.claim(by("a", LONG_MS)).await;
     let second = store.claim(by("b", LONG_MS)).await;
     assert_eq!((ids(&first), ids(&second)), (vec!["r-1"], vec!["r-2"]));
-    std::thread::sleep(Duration::from_millis(400));
+    // Renewed for a moment only.
+    store.runs.renew("a".into(), 1, vec![held(&first[0])]).await.expect("an answer");
+    std::thread::sleep(Duration::from_millis(20));
     // One whose lease is over stands in line with what is queued, by its age.
     let both = store.claim(Claim { runs_max: 9, ..by("c", LONG_MS) }).await;
     assert_eq!(ids(&both), ["r-1", "r-3"]);

@@ -14,11 +14,9 @@ use crate::batch::{DEAD_LETTERS_MAX, Letter};
 /// A connection with the statements that write rows.
 pub(super) struct Rows {
     pub client: Client,
-    entries: Statement,
-    executions: Statement,
+    journal: Statement,
     superseded: Statement,
     nodes: Statement,
-    logs: Statement,
     letters: Statement,
     trim: Statement,
     trim_nobodys: Statement,
@@ -30,20 +28,22 @@ type ByKey<'a, V> = BTreeMap<(&'a str, &'a str, &'a str), V>;
 
 impl Rows {
     pub(super) async fn prepare(client: Client) -> Result<Self, Error> {
-        let entries = "INSERT INTO ledger_entry (tenant, seq, id, type, created_ns, hash, body)
-            SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::bytea[])";
-        let executions = "INSERT INTO execution (tenant, robot, execution, state, attempt, last_seq)
-            SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
-            ON CONFLICT (tenant, robot, execution) DO UPDATE
-            SET state = excluded.state, attempt = excluded.attempt, last_seq = excluded.last_seq";
+        // Three tables at one stroke, because every append changes them and every statement has its price.
+        let journal = "WITH
+            entries AS (INSERT INTO ledger_entry (tenant, seq, id, type, created_ns, hash, body)
+                SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::bytea[])),
+            executions AS (INSERT INTO execution (tenant, robot, execution, state, attempt, last_seq)
+                SELECT * FROM unnest($8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[])
+                ON CONFLICT (tenant, robot, execution) DO UPDATE
+                SET state = excluded.state, attempt = excluded.attempt, last_seq = excluded.last_seq)
+            INSERT INTO ledger_log (tenant, size, head, frontier)
+                SELECT * FROM unnest($14::text[], $15::bigint[], $16::bytea[], $17::bytea[])
+                ON CONFLICT (tenant) DO UPDATE
+                SET size = excluded.size, head = excluded.head, frontier = excluded.frontier";
         let superseded = "INSERT INTO superseded (tenant, id, by_id, by_created_ns)
             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
         let nodes = "INSERT INTO ledger_node (tenant, level, idx, hash)
             SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[])";
-        let logs = "INSERT INTO ledger_log (tenant, size, head, frontier)
-            SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[])
-            ON CONFLICT (tenant) DO UPDATE
-            SET size = excluded.size, head = excluded.head, frontier = excluded.frontier";
         let letters = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document)
             SELECT t, $2, c, r, d FROM unnest($1::text[], $3::text[], $4::text[], $5::bytea[]) AS x (t, c, r, d)";
         // Two conditions instead of one that covers null, which no index would serve.
@@ -53,56 +53,78 @@ impl Rows {
             (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
             ON CONFLICT (tenant, size) DO NOTHING";
-        let (entries, executions, superseded, nodes, logs, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
-            client.prepare(entries),
-            client.prepare(executions),
+        let (journal, superseded, nodes, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
+            client.prepare(journal),
             client.prepare(superseded),
             client.prepare(nodes),
-            client.prepare(logs),
             client.prepare(letters),
             client.prepare(trim),
             client.prepare(trim_nobodys),
             client.prepare(checkpoint),
         )?;
-        Ok(Self { client, entries, executions, superseded, nodes, logs, letters, trim, trim_nobodys, checkpoint })
+        Ok(Self { client, journal, superseded, nodes, letters, trim, trim_nobodys, checkpoint })
     }
 
-    pub(super) async fn insert_entries(&self, all: &[&Appended]) -> Result<(), Error> {
-        if all.is_empty() {
+    /// Entries, what they change in the projections, and the heads of their logs.
+    pub(super) async fn append(&self, all: &[&Appended], logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
+        let journal = self.put(all, all, logs);
+        tokio::try_join!(biased; journal, self.insert_superseded(all), self.insert_nodes(all)).map(|_| ())
+    }
+
+    /// What entries change in the projections, but for the heads of the logs.
+    pub(super) async fn project(&self, all: &[&Appended]) -> Result<(), Error> {
+        let executions = self.put(&[], all, &[]);
+        tokio::try_join!(biased; executions, self.insert_superseded(all), self.insert_nodes(all)).map(|_| ())
+    }
+
+    pub(super) async fn put_logs(&self, logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
+        self.put(&[], &[], logs).await
+    }
+
+    async fn put(&self, new: &[&Appended], projected: &[&Appended], logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
+        if projected.is_empty() && logs.is_empty() {
             return Ok(());
         }
-        let (tenants, seqs) = (column(all, |e| e.tenant.as_str()), column(all, |e| e.seq as i64));
-        let (ids, kinds) = (column(all, |e| e.id.as_str()), column(all, |e| e.kind.as_str()));
-        let (created, hashes) = (column(all, |e| e.created_ns), column(all, |e| e.hash.0.as_slice()));
-        let bodies = column(all, |e| e.body.as_slice());
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
-            [&tenants, &seqs, &ids, &kinds, &created, &hashes, &bodies];
-        self.client.execute(&self.entries, &values).await.map(|_| ())
-    }
+        let (tenants, seqs) = (column(new, |e| e.tenant.as_str()), column(new, |e| e.seq as i64));
+        let (ids, kinds) = (column(new, |e| e.id.as_str()), column(new, |e| e.kind.as_str()));
+        let (created, hashes) = (column(new, |e| e.created_ns), column(new, |e| e.hash.0.as_slice()));
+        let bodies = column(new, |e| e.body.as_slice());
 
-    /// What the entries change in the projections, but for the heads of the logs.
-    pub(super) async fn project(&self, all: &[&Appended]) -> Result<(), Error> {
-        tokio::try_join!(biased; self.put_executions(all), self.insert_superseded(all), self.insert_nodes(all))
-            .map(|_| ())
-    }
-
-    async fn put_executions(&self, all: &[&Appended]) -> Result<(), Error> {
         let mut rows: ByKey<'_, (&str, i64, i64)> = BTreeMap::new();
-        for entry in all {
+        for entry in projected {
             if let Some(Event { robot, execution, state, attempt, .. }) = &entry.event {
                 let value = (state.word(), *attempt as i64, entry.seq as i64);
                 rows.insert((entry.tenant.as_str(), robot, execution), value);
             }
         }
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let (tenants, robots): (Vec<_>, Vec<_>) = rows.keys().map(|(t, r, _)| (*t, *r)).unzip();
+        let (owners, robots): (Vec<_>, Vec<_>) = rows.keys().map(|(t, r, _)| (*t, *r)).unzip();
         let executions: Vec<_> = rows.keys().map(|(_, _, e)| *e).collect();
         let states: Vec<_> = rows.values().map(|(s, ..)| *s).collect();
-        let (attempts, seqs): (Vec<_>, Vec<_>) = rows.values().map(|(_, a, s)| (*a, *s)).unzip();
-        let sql = &self.executions;
-        self.client.execute(sql, &[&tenants, &robots, &executions, &states, &attempts, &seqs]).await.map(|_| ())
+        let (attempts, last_seqs): (Vec<_>, Vec<_>) = rows.values().map(|(_, a, s)| (*a, *s)).unzip();
+
+        let (whose, sizes) = (column(logs, |(t, _)| t.as_str()), column(logs, |(_, log)| log.frontier.size() as i64));
+        let (heads, frontiers) =
+            (column(logs, |(_, log)| log.head.0.as_slice()), column(logs, |(_, log)| log.frontier.to_bytes()));
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 17] = [
+            &tenants,
+            &seqs,
+            &ids,
+            &kinds,
+            &created,
+            &hashes,
+            &bodies,
+            &owners,
+            &robots,
+            &executions,
+            &states,
+            &attempts,
+            &last_seqs,
+            &whose,
+            &sizes,
+            &heads,
+            &frontiers,
+        ];
+        self.client.execute(&self.journal, &values).await.map(|_| ())
     }
 
     async fn insert_superseded(&self, all: &[&Appended]) -> Result<(), Error> {
@@ -125,16 +147,6 @@ impl Rows {
         let (indexes, hashes) =
             (column(&nodes, |(_, (n, _))| n.index as i64), column(&nodes, |(_, (_, hash))| hash.0.as_slice()));
         self.client.execute(&self.nodes, &[&tenants, &levels, &indexes, &hashes]).await.map(|_| ())
-    }
-
-    pub(super) async fn put_logs(&self, logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
-        if logs.is_empty() {
-            return Ok(());
-        }
-        let (tenants, sizes) = (column(logs, |(t, _)| t.as_str()), column(logs, |(_, log)| log.frontier.size() as i64));
-        let (heads, frontiers) =
-            (column(logs, |(_, log)| log.head.0.as_slice()), column(logs, |(_, log)| log.frontier.to_bytes()));
-        self.client.execute(&self.logs, &[&tenants, &sizes, &heads, &frontiers]).await.map(|_| ())
     }
 
     /// Keeps refused documents, and of each tenant only the newest.

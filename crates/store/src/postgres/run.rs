@@ -13,41 +13,33 @@ use crate::change::{self, Change, Ended, Fact};
 use crate::queue::Request;
 use crate::request::RunRequest;
 
-/// The runs a batch is about.
-#[derive(Debug, Default)]
-pub(super) struct Keys<'a> {
-    /// Those that may be changed: to be locked.
-    pub held: Vec<Key<'a>>,
-    /// Those whose mere state matters: new ones, which must not exist, and what they depend on.
-    pub known: Vec<Key<'a>>,
-}
-
-impl<'a> Keys<'a> {
-    pub(super) fn of(requests: &'a [Request]) -> Self {
-        let (mut held, mut known) = (BTreeSet::new(), BTreeSet::new());
-        for request in requests {
-            match request {
-                Request::Run(RunRequest::Submit { runs, .. }) => {
-                    for run in runs {
-                        known.insert(key_of(run));
-                        known.extend(run.depends_on.iter().map(|id| (run.tenant.as_str(), id.as_str())));
-                    }
+/// The runs a batch is about, without repetition: those that may be changed; new ones, which must not exist; and what
+/// they depend on.
+pub(super) fn keys(requests: &[Request]) -> Vec<Key<'_>> {
+    let mut keys = BTreeSet::new();
+    for request in requests {
+        let Request::Run(request) = request else { continue };
+        match request {
+            RunRequest::Submit { runs, .. } => {
+                for run in runs {
+                    keys.insert(key_of(run));
+                    keys.extend(run.depends_on.iter().map(|id| (run.tenant.as_str(), id.as_str())));
                 }
-                Request::Run(RunRequest::Commit(commit, _)) => {
-                    held.insert(held_key(&commit.held));
-                }
-                Request::Run(RunRequest::Settle(settle, _)) => {
-                    held.insert((settle.tenant.as_str(), settle.run.as_str()));
-                }
-                Request::Run(RunRequest::Renew { held: all, .. }) => held.extend(all.iter().map(held_key)),
-                Request::Run(RunRequest::Cancel { tenant, run }) => {
-                    held.insert((tenant.as_str(), run));
-                }
-                Request::Run(RunRequest::Claim(_)) | Request::Append(_) | Request::Checkpoint { .. } => {}
             }
+            RunRequest::Commit(commit, _) => {
+                keys.insert(held_key(&commit.held));
+            }
+            RunRequest::Settle(settle, _) => {
+                keys.insert((settle.tenant.as_str(), settle.run.as_str()));
+            }
+            RunRequest::Renew { held, .. } => keys.extend(held.iter().map(held_key)),
+            RunRequest::Cancel { tenant, run } => {
+                keys.insert((tenant.as_str(), run));
+            }
+            RunRequest::Claim(_) => {}
         }
-        Self { held: held.into_iter().collect(), known: known.into_iter().collect() }
     }
+    keys.into_iter().collect()
 }
 
 fn key_of(run: &NewRun) -> Key<'_> {
@@ -69,29 +61,23 @@ pub(super) struct Roll<'a> {
 }
 
 impl<'a> Roll<'a> {
-    pub(super) fn new(keys: &Keys<'a>, held: &[Row], known: &[Row]) -> Result<Self, JournalError> {
+    pub(super) fn new(keys: &[Key<'a>], rows: &[Row]) -> Result<Self, JournalError> {
         let mut roll = Self::default();
-        let at = |row: &Row| row.get::<_, i64>(0) as usize - 1;
-        for row in held {
+        for row in rows {
             let number = |column: usize| row.get::<_, i64>(column) as u64;
             let (state, cancel) = (state_of(row, 1)?, row.get(6));
             let (attempt, epoch, version, waits) = (number(2), number(3), number(4), number(5));
-            let key = keys.held[at(row)];
+            let key = keys[row.get::<_, i64>(0) as usize - 1];
             roll.stored.insert(key, state);
             roll.facts.insert(key, Fact { state, attempt, epoch, version, waits, cancel });
-        }
-        for row in known {
-            // Read after those above were locked, so it says the same of them.
-            roll.stored.insert(keys.known[at(row)], state_of(row, 1)?);
         }
         Ok(roll)
     }
 
     /// Whether all of these are new.
     pub(super) fn are_new(&self, runs: &'a [NewRun]) -> bool {
-        let exists = |key: Key<'_>| self.stored.contains_key(&key) || self.facts.contains_key(&key);
         let distinct: BTreeSet<_> = runs.iter().map(key_of).collect();
-        distinct.len() == runs.len() && !distinct.into_iter().any(exists)
+        distinct.len() == runs.len() && !distinct.iter().any(|key| self.facts.contains_key(key))
     }
 
     pub(super) fn submit(&mut self, runs: &'a [NewRun]) {
@@ -169,13 +155,11 @@ impl<'a> Roll<'a> {
         let mut renewed = Vec::with_capacity(all.len());
         for held in all {
             let key = held_key(held);
-            let ours = |fact: &&Fact| fact.state == RunState::Running && fact.epoch == held.epoch;
-            let fact = self.facts.get(&key).filter(ours);
+            let fact = self.facts.get(&key).copied().filter(|fact| fact.is_held(held.epoch));
             if fact.is_some() {
                 self.plan.leases.insert(key, lease_ms);
             }
-            let cancel = fact.is_some_and(|fact| fact.cancel);
-            renewed.push(Renewed { run: held.run.clone(), lost: fact.is_none(), cancel });
+            renewed.push(change::renewed(&held.run, fact));
         }
         renewed
     }

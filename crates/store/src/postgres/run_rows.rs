@@ -57,13 +57,11 @@ pub(super) struct Claims<'a> {
 
 /// The statements, prepared on the writer's connection.
 pub(super) struct RunRows {
-    held: Statement,
-    known: Statement,
+    facts: Statement,
     new: Statement,
     dependencies: Statement,
     changed: Statement,
     waits: Statement,
-    events: Statement,
     forgotten: Statement,
     admitted: Statement,
     leases: Statement,
@@ -74,11 +72,9 @@ pub(super) struct RunRows {
 impl RunRows {
     pub(super) async fn prepare(client: &Client) -> Result<Self, Error> {
         // Locked until the end, so that what is decided about them stays true: whoever claims passes over them.
-        let held = "SELECT k.i, r.state, r.attempt, r.epoch, r.version, r.waits, r.cancel
+        let facts = "SELECT k.i, r.state, r.attempt, r.epoch, r.version, r.waits, r.cancel
             FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (tenant, id, i)
             JOIN run r ON r.tenant = k.tenant AND r.id = k.id FOR NO KEY UPDATE OF r";
-        let known = "SELECT k.i, r.state FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (tenant, id, i)
-            JOIN run r ON r.tenant = k.tenant AND r.id = k.id";
         let new = format!(
             "INSERT INTO run (tenant, id, submission, item, robot, place, state, attempt, epoch, version, waits, cancel,
                 created_ms, updated_ms, metadata)
@@ -90,8 +86,13 @@ impl RunRows {
         );
         let dependencies = "INSERT INTO run_dependency (tenant, run, depends_on)
             SELECT * FROM unnest($1::text[], $2::text[], $3::text[])";
+        // The events with the run they belong to: every step of a run is one of each.
         let changed = format!(
-            "UPDATE run r SET state = k.state, attempt = k.attempt, version = k.version, cancel = k.cancel,
+            "WITH events AS (INSERT INTO run_event (tenant, run, n, attempt, at_ms, kind, body)
+                SELECT k.tenant, k.run, k.n, k.attempt, {NOW}, k.kind, k.body
+                FROM unnest($12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[], $17::text[])
+                    AS k (tenant, run, n, attempt, kind, body))
+            UPDATE run r SET state = k.state, attempt = k.attempt, version = k.version, cancel = k.cancel,
                 updated_ms = {NOW}, metadata = coalesce(k.metadata, r.metadata),
                 owner = CASE WHEN k.ended THEN NULL ELSE r.owner END,
                 lease_until_ms = CASE WHEN k.ended THEN NULL ELSE r.lease_until_ms END,
@@ -111,12 +112,6 @@ impl RunRows {
                 JOIN run_dependency d ON d.tenant = s.tenant AND d.depends_on = s.id GROUP BY d.tenant, d.run) k
             WHERE r.tenant = k.tenant AND r.id = k.run"
         );
-        let events = format!(
-            "INSERT INTO run_event (tenant, run, n, attempt, at_ms, kind, body)
-            SELECT k.tenant, k.run, k.n, k.attempt, {NOW}, k.kind, k.body
-            FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
-                AS k (tenant, run, n, attempt, kind, body)"
-        );
         let forgotten = "DELETE FROM capsule c USING unnest($1::text[], $2::text[]) AS k (tenant, run)
             WHERE c.tenant = k.tenant AND c.run = k.run";
         let admitted = "INSERT INTO capsule (tenant, place, hash, run)
@@ -129,44 +124,28 @@ impl RunRows {
             WHERE r.tenant = k.tenant AND r.id = k.id AND r.state = 'running'"
         );
         let (claim, claim_of) = (claim_sql(""), claim_sql("AND submission = $6"));
-        let (held, known, new, dependencies, changed, waits, events, forgotten, admitted, leases, claim, claim_of) = tokio::try_join!(
-            client.prepare(held),
-            client.prepare(known),
+        let (facts, new, dependencies, changed, waits, forgotten, admitted, leases, claim, claim_of) = tokio::try_join!(
+            client.prepare(facts),
             client.prepare(&new),
             client.prepare(dependencies),
             client.prepare(&changed),
             client.prepare(&waits),
-            client.prepare(&events),
             client.prepare(forgotten),
             client.prepare(admitted),
             client.prepare(&leases),
             client.prepare(&claim),
             client.prepare(&claim_of),
         )?;
-        Ok(Self {
-            held,
-            known,
-            new,
-            dependencies,
-            changed,
-            waits,
-            events,
-            forgotten,
-            admitted,
-            leases,
-            claim,
-            claim_of,
-        })
+        Ok(Self { facts, new, dependencies, changed, waits, forgotten, admitted, leases, claim, claim_of })
     }
 
     /// Locks the runs and reads what stands about them, each with the place of its key.
-    pub(super) async fn read_held(&self, client: &Client, keys: &[Key<'_>]) -> Result<Vec<Row>, Error> {
-        read(client, &self.held, keys).await
-    }
-
-    /// Reads the states of runs, each with the place of its key.
-    pub(super) async fn read_known(&self, client: &Client, keys: &[Key<'_>]) -> Result<Vec<Row>, Error> {
-        read(client, &self.known, keys).await
+    pub(super) async fn read(&self, client: &Client, keys: &[Key<'_>]) -> Result<Vec<Row>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (tenants, ids) = split(keys.iter().copied());
+        client.query(&self.facts, &[&tenants, &ids]).await
     }
 
     /// Everything but the claims. All statements are on their way before the first is answered.
@@ -175,9 +154,8 @@ impl RunRows {
             biased;
             self.insert_new(client, &plan.new),
             self.insert_dependencies(client, &plan.dependencies),
-            self.update_changed(client, &plan.changed),
+            self.update_changed(client, &plan.changed, &plan.events),
             self.update_waits(client, &plan.changed),
-            self.insert_events(client, &plan.events),
             self.delete_forgotten(client, &plan.forgotten),
             self.insert_admitted(client, &plan.admitted),
             self.update_leases(client, &plan.leases),
@@ -203,7 +181,12 @@ impl RunRows {
         execute(client, &self.dependencies, all.len(), &[&tenants, &ids, &others]).await
     }
 
-    async fn update_changed(&self, client: &Client, all: &BTreeMap<Key<'_>, Changed<'_>>) -> Result<(), Error> {
+    async fn update_changed(
+        &self,
+        client: &Client,
+        all: &BTreeMap<Key<'_>, Changed<'_>>,
+        events: &[(Key<'_>, u64, u64, &NewEvent)],
+    ) -> Result<(), Error> {
         let (tenants, ids) = split(all.keys().copied());
         let states: Vec<_> = all.values().map(|c| c.fact.state.word()).collect();
         let attempts: Vec<_> = all.values().map(|c| c.fact.attempt as i64).collect();
@@ -214,8 +197,14 @@ impl RunRows {
         let replaces: Vec<_> = all.values().map(|c| c.ended.is_some_and(|e| e.replaces_outcome)).collect();
         let outcomes: Vec<_> = all.values().map(|c| c.ended.and_then(|e| e.outcome)).collect();
         let errors: Vec<_> = all.values().map(|c| c.ended.and_then(|e| e.error)).collect();
-        let values: [&(dyn ToSql + Sync); 11] =
-            [&tenants, &ids, &states, &attempts, &versions, &cancels, &metadata, &ended, &replaces, &outcomes, &errors];
+        let (whose, runs) = split(events.iter().map(|(key, ..)| *key));
+        let numbers: Vec<_> = events.iter().map(|(_, n, ..)| *n as i64).collect();
+        let during: Vec<_> = events.iter().map(|(_, _, attempt, _)| *attempt as i64).collect();
+        let (kinds, bodies): (Vec<_>, Vec<_>) = events.iter().map(|(.., e)| (e.kind.as_str(), e.body.as_str())).unzip();
+        let values: [&(dyn ToSql + Sync); 17] = [
+            &tenants, &ids, &states, &attempts, &versions, &cancels, &metadata, &ended, &replaces, &outcomes, &errors,
+            &whose, &runs, &numbers, &during, &kinds, &bodies,
+        ];
         execute(client, &self.changed, all.len(), &values).await
     }
 
@@ -227,14 +216,6 @@ impl RunRows {
         let (tenants, ids) = split(others.iter().map(|(key, _)| *key));
         let waits: Vec<_> = others.iter().map(|(_, n)| *n).collect();
         execute(client, &self.waits, others.len(), &[&tenants, &ids, &waits]).await
-    }
-
-    async fn insert_events(&self, client: &Client, all: &[(Key<'_>, u64, u64, &NewEvent)]) -> Result<(), Error> {
-        let (tenants, ids) = split(all.iter().map(|(key, ..)| *key));
-        let numbers: Vec<_> = all.iter().map(|(_, n, ..)| *n as i64).collect();
-        let attempts: Vec<_> = all.iter().map(|(_, _, attempt, _)| *attempt as i64).collect();
-        let (kinds, bodies): (Vec<_>, Vec<_>) = all.iter().map(|(.., e)| (e.kind.as_str(), e.body.as_str())).unzip();
-        execute(client, &self.events, all.len(), &[&tenants, &ids, &numbers, &attempts, &kinds, &bodies]).await
     }
 
     async fn delete_forgotten(&self, client: &Client, all: &[Key<'_>]) -> Result<(), Error> {
@@ -300,14 +281,6 @@ fn claim_sql(of: &str) -> String {
 
 fn split<'a>(keys: impl Iterator<Item = Key<'a>>) -> (Vec<&'a str>, Vec<&'a str>) {
     keys.unzip()
-}
-
-async fn read(client: &Client, statement: &Statement, keys: &[Key<'_>]) -> Result<Vec<Row>, Error> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (tenants, ids) = split(keys.iter().copied());
-    client.query(statement, &[&tenants, &ids]).await
 }
 
 /// Nothing is sent for nothing.

@@ -1,5 +1,6 @@
 //! The writing thread: takes whatever waits, locks the logs concerned, decides, commits it together.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use tokio::sync::OnceCell;
 use tokio_postgres::{Config, Row, Statement};
 
 use super::rows::Rows;
-use super::run::{Keys, Roll, Share};
-use super::run_rows::{RunPlan, RunRows};
+use super::run::{Roll, Share, keys};
+use super::run_rows::{Key, RunPlan, RunRows};
 use super::{failed, open};
 use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts};
 use crate::crash;
@@ -56,6 +57,8 @@ struct Writer {
     rows: Rows,
     /// Prepared when the first request about runs arrives.
     run_rows: OnceCell<RunRows>,
+    /// Transactions begun, to know when plans are old.
+    begun: Cell<u64>,
     lock: Statement,
     logs: Statement,
     entries: Statement,
@@ -67,8 +70,7 @@ struct Facts {
     logs: Vec<Row>,
     entries: Vec<Row>,
     executions: Vec<Row>,
-    held: Vec<Row>,
-    known: Vec<Row>,
+    runs: Vec<Row>,
 }
 
 impl Facts {
@@ -101,10 +103,10 @@ enum Answer {
 }
 
 impl<'a> Plan<'a> {
-    fn new(keys: &Keys<'a>, facts: &Facts) -> Result<Self, JournalError> {
+    fn new(keys: &[Key<'a>], facts: &Facts) -> Result<Self, JournalError> {
         Ok(Self {
             book: facts.book()?,
-            roll: Roll::new(keys, &facts.held, &facts.known)?,
+            roll: Roll::new(keys, &facts.runs)?,
             answers: Vec::new(),
             entries: Vec::new(),
             letters: Vec::new(),
@@ -207,7 +209,7 @@ impl Writer {
             client.prepare(executions)
         )
         .map_err(failed)?;
-        Ok(Self { rows, run_rows: OnceCell::new(), lock, logs, entries, executions })
+        Ok(Self { rows, run_rows: OnceCell::new(), begun: Cell::new(0), lock, logs, entries, executions })
     }
 
     async fn commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
@@ -224,7 +226,7 @@ impl Writer {
             true => Some(self.run_rows.get_or_try_init(|| RunRows::prepare(&self.rows.client)).await.map_err(failed)?),
             false => None,
         };
-        let keys = Keys::of(requests);
+        let keys = keys(requests);
         let facts = self.begin(requests, run_rows, &keys).await?;
         crash::point("append.begun");
 
@@ -256,22 +258,13 @@ impl Writer {
         run_points(&run_plan);
         crash::point("append.written");
         let write = async {
-            if let Some(run_rows) = run_rows {
-                run_rows.write(client, &run_plan).await?;
+            match run_rows {
+                Some(run_rows) => run_rows.write(client, &run_plan).await.map_err(failed),
+                None => Ok(()),
             }
-            Ok(())
         };
+        let journal = async { self.rows.append(&entries, &logs).await.map_err(failed) };
         let commit = async { client.batch_execute("COMMIT").await.map_err(failed) };
-        let journal = async {
-            tokio::try_join!(
-                biased;
-                self.rows.insert_entries(&entries),
-                self.rows.project(&entries),
-                self.rows.put_logs(&logs),
-            )
-            .map_err(failed)
-        };
-        let write = async { write.await.map_err(failed) };
         // One flight, in this order. If a row is refused the server turns the COMMIT into a ROLLBACK, and the error of
         // that row is what is returned. What is claimed comes last: nobody is waited for from then on, so that two
         // writers never wait for each other.
@@ -308,43 +301,47 @@ impl Writer {
         &self,
         requests: &[Request],
         run_rows: Option<&RunRows>,
-        keys: &Keys<'_>,
+        keys: &[Key<'_>],
     ) -> Result<Facts, JournalError> {
         let client = &self.rows.client;
         let writers: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).collect();
         let writers: Vec<_> = writers.into_iter().collect();
-        let runs = keys.held.iter().chain(&keys.known).map(|(tenant, _)| *tenant);
+        let runs = keys.iter().map(|(tenant, _)| *tenant);
         let tenants: BTreeSet<&str> = writers.iter().copied().chain(runs).collect();
         let tenants: Vec<_> = tenants.into_iter().collect();
         loop {
-            let (_, locked, logs, entries, executions, held, known) = tokio::try_join!(
+            let (_, locked, logs, entries, executions, runs) = tokio::try_join!(
                 biased;
-                async { client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await.map_err(failed) },
+                async { client.batch_execute(self.begin_sql()).await.map_err(failed) },
                 self.read_of(&self.lock, &tenants),
                 self.read_of(&self.logs, &writers),
                 self.read_entries(requests),
                 self.read_executions(requests),
                 async {
                     match run_rows {
-                        Some(run_rows) => run_rows.read_held(client, &keys.held).await.map_err(failed),
-                        None => Ok(Vec::new()),
-                    }
-                },
-                async {
-                    match run_rows {
-                        Some(run_rows) => run_rows.read_known(client, &keys.known).await.map_err(failed),
+                        Some(run_rows) => run_rows.read(client, keys).await.map_err(failed),
                         None => Ok(Vec::new()),
                     }
                 },
             )?;
             if locked.len() == tenants.len() {
-                return Ok(Facts { logs, entries, executions, held, known });
+                return Ok(Facts { logs, entries, executions, runs });
             }
             // A tenant's first entry. Its lock is made in a transaction of its own: making it while holding others
             // could have two writers wait for each other.
             client.batch_execute("ROLLBACK").await.map_err(failed)?;
             let sql = "INSERT INTO ledger_lock (tenant) SELECT t FROM unnest($1::text[]) AS k (t) ORDER BY t ON CONFLICT DO NOTHING";
             client.execute(sql, &[&tenants]).await.map_err(failed)?;
+        }
+    }
+
+    /// Plans are made anew after the 1st, 2nd, 4th … transaction: the first ones were made for tables that were empty.
+    fn begin_sql(&self) -> &'static str {
+        let begun = self.begun.get();
+        self.begun.set(begun + 1);
+        match begun.is_power_of_two() {
+            true => "DISCARD PLANS; BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+            false => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
         }
     }
 

@@ -8,7 +8,7 @@ use actum_ledger::draft::Submission;
 use actum_ledger::journal::JournalError;
 use actum_ledger::refusal::Refusal;
 use actum_ledger::run::{Claim, Held, NewRun, Renewed, Run, RunState, Written};
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::params;
 
 use super::failed;
 use super::run_read::{RUN, run_of, state_of};
@@ -123,42 +123,72 @@ impl Writing<'_> {
         self.execute(sql, values).map(|_| ())
     }
 
+    /// Several plain statements, because a single one needs tables of its own to sort and to return what it changed,
+    /// and each of these costs more than all the rest.
     fn claim(&self, claim: &Claim) -> Result<Vec<Run>, JournalError> {
-        let Claim { owner, place, lease_ms, runs_max, submission, dead } = claim;
-        let (ready, of) = match submission {
-            None => ("run_ready", ""),
-            Some(_) => ("run_ready_of", "AND submission = ?8"),
-        };
-        // The indexes are named because they are what makes a claim cost the same however much is waiting.
-        let sql = format!(
-            "UPDATE run SET state = 'running', owner = ?2, lease_until_ms = ?3, epoch = epoch + 1, updated_ms = ?4
-             WHERE n IN (SELECT n FROM (
-                 SELECT * FROM (SELECT n, id, tenant FROM run INDEXED BY {ready}
-                     WHERE place = ?1 AND state = 'queued' {of} ORDER BY id LIMIT ?5)
-                 UNION ALL
-                 SELECT * FROM (SELECT n, id, tenant FROM run INDEXED BY run_lease
-                     WHERE place = ?1 AND state = 'running' AND lease_until_ms <= ?6 {of}
-                     AND (lease_until_ms <= ?4 OR owner IN (SELECT value FROM json_each(?7))) ORDER BY id LIMIT ?5)
-                 ORDER BY id, tenant LIMIT ?5))
-             RETURNING {RUN}"
-        );
-        // Only for the sake of dead owners are leases looked at that are not over.
-        let looked_at = if dead.is_empty() { self.now_ms } else { i64::MAX };
-        let dead = serde_json::Value::from(dead.as_slice()).to_string();
-        let mut statement = self.tx.prepare_cached(&sql).map_err(failed)?;
-        let (until, runs_max) = (self.now_ms + *lease_ms as i64, *runs_max as i64);
-        let mut rows = match submission {
-            None => statement.query(params![place, owner, until, self.now_ms, runs_max, looked_at, dead]),
-            Some(of) => statement.query(params![place, owner, until, self.now_ms, runs_max, looked_at, dead, of]),
+        let mut found = self.ready(claim)?;
+        found.extend(self.left_behind(claim)?);
+        found.sort_unstable_by(|(_, a), (_, b)| (&a.id, &a.tenant).cmp(&(&b.id, &b.tenant)));
+        found.truncate(claim.runs_max);
+        let sql = "UPDATE run SET state = 'running', owner = ?2, lease_until_ms = ?3, epoch = ?4, updated_ms = ?5
+                   WHERE n = ?1";
+        let mut statement = self.tx.prepare_cached(sql).map_err(failed)?;
+        let until = self.now_ms + claim.lease_ms as i64;
+        let mut runs = Vec::with_capacity(found.len());
+        for (n, mut run) in found {
+            run.epoch += 1;
+            statement.execute(params![n, claim.owner, until, run.epoch as i64, self.now_ms]).map_err(failed)?;
+            (run.state, run.owner) = (RunState::Running, Some(claim.owner.clone()));
+            (run.lease_until_ms, run.updated_ms) = (Some(until), self.now_ms);
+            runs.push(run);
         }
-        .map_err(failed)?;
-        let mut runs = Vec::new();
-        while let Some(row) = rows.next().map_err(failed)? {
-            runs.push(run_of(row)?);
-        }
-        runs.sort_unstable_by(|a, b| (&a.id, &a.tenant).cmp(&(&b.id, &b.tenant)));
         crash::point("run.claimed");
         Ok(runs)
+    }
+
+    /// The oldest that are queued. The index is named because it is what makes a claim cost the same however many wait.
+    fn ready(&self, claim: &Claim) -> Result<Vec<(i64, Run)>, JournalError> {
+        let (index, of) = match claim.submission {
+            None => ("run_ready", ""),
+            Some(_) => ("run_ready_of", "AND submission = ?3"),
+        };
+        let sql = format!(
+            "SELECT {RUN}, n FROM run INDEXED BY {index} WHERE place = ?1 AND state = 'queued' {of} ORDER BY id LIMIT ?2"
+        );
+        let mut statement = self.tx.prepare_cached(&sql).map_err(failed)?;
+        let runs_max = claim.runs_max as i64;
+        let mut rows = match &claim.submission {
+            None => statement.query(params![claim.place, runs_max]),
+            Some(of) => statement.query(params![claim.place, runs_max, of]),
+        }
+        .map_err(failed)?;
+        let mut found = Vec::with_capacity(claim.runs_max);
+        while let Some(row) = rows.next().map_err(failed)? {
+            found.push((row.get(18).map_err(failed)?, run_of(row)?));
+        }
+        Ok(found)
+    }
+
+    /// Those whose worker's lease is over, or whose worker is dead.
+    fn left_behind(&self, claim: &Claim) -> Result<Vec<(i64, Run)>, JournalError> {
+        let sql = format!(
+            "SELECT {RUN}, n FROM run INDEXED BY run_lease
+             WHERE place = ?1 AND state = 'running' AND lease_until_ms <= ?2"
+        );
+        // Only for the sake of dead owners are leases looked at that are not over.
+        let until = if claim.dead.is_empty() { self.now_ms } else { i64::MAX };
+        let mut statement = self.tx.prepare_cached(&sql).map_err(failed)?;
+        let mut rows = statement.query(params![claim.place, until]).map_err(failed)?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next().map_err(failed)? {
+            let run = run_of(row)?;
+            let over = run.lease_until_ms.is_none_or(|until| until <= self.now_ms);
+            let dead = run.owner.as_ref().is_some_and(|owner| claim.dead.contains(owner));
+            if (over || dead) && claim.submission.as_ref().is_none_or(|of| *of == run.submission) {
+                found.push((row.get(18).map_err(failed)?, run));
+            }
+        }
+        Ok(found)
     }
 
     fn change(&mut self, tenant: &Tenant, run: &str, change: Option<Change<'_>>, entries: &[Submission]) -> Answer {
@@ -202,14 +232,7 @@ impl Writing<'_> {
             error
         ];
         self.execute(sql, values)?;
-        let waits = change.waits_for_it();
-        if waits != 0 {
-            let sql = "UPDATE run SET waits = waits + ?3, updated_ms = ?4, state = CASE
-                           WHEN state = 'blocked' AND waits + ?3 = 0 THEN 'queued'
-                           WHEN state = 'queued' AND waits + ?3 > 0 THEN 'blocked' ELSE state END
-                       WHERE tenant = ?1 AND id IN (SELECT run FROM run_dependency WHERE tenant = ?1 AND depends_on = ?2)";
-            self.execute(sql, params![tenant, run, waits, self.now_ms])?;
-        }
+        self.tell_dependants(tenant, run, change.waits_for_it())?;
         if *forget_capsule {
             self.execute("DELETE FROM capsule WHERE tenant = ?1 AND run = ?2", params![tenant, run])?;
         }
@@ -221,16 +244,33 @@ impl Writing<'_> {
         Ok(())
     }
 
+    fn tell_dependants(&self, tenant: &str, run: &str, waits: i64) -> rusqlite::Result<()> {
+        if waits == 0 {
+            return Ok(());
+        }
+        let sql = "SELECT run FROM run_dependency WHERE tenant = ?1 AND depends_on = ?2";
+        let mut statement = self.tx.prepare_cached(sql)?;
+        let dependants = statement.query_map(params![tenant, run], |row| row.get::<_, String>(0))?;
+        for dependant in dependants {
+            let sql = "UPDATE run SET waits = waits + ?3, updated_ms = ?4, state = CASE
+                           WHEN state = 'blocked' AND waits + ?3 = 0 THEN 'queued'
+                           WHEN state = 'queued' AND waits + ?3 > 0 THEN 'blocked' ELSE state END
+                       WHERE tenant = ?1 AND id = ?2";
+            self.execute(sql, params![tenant, dependant?, waits, self.now_ms])?;
+        }
+        Ok(())
+    }
+
     fn renew(&self, lease_ms: i64, held: &[Held]) -> Result<Vec<Renewed>, JournalError> {
-        let sql = "UPDATE run SET lease_until_ms = ?4
-                   WHERE tenant = ?1 AND id = ?2 AND epoch = ?3 AND state = ?5 RETURNING cancel";
-        let mut statement = self.tx.prepare_cached(sql).map_err(failed)?;
         let until = self.now_ms + lease_ms;
         let mut all = Vec::with_capacity(held.len());
         for Held { tenant, run, epoch } in held {
-            let values = params![tenant.as_str(), run, *epoch as i64, until, RunState::Running.word()];
-            let cancel: Option<bool> = statement.query_row(values, |row| row.get(0)).optional().map_err(failed)?;
-            all.push(Renewed { run: run.clone(), lost: cancel.is_none(), cancel: cancel.unwrap_or(false) });
+            let fact = self.fact(tenant, run)?.filter(|fact| fact.is_held(*epoch));
+            if fact.is_some() {
+                let sql = "UPDATE run SET lease_until_ms = ?3 WHERE tenant = ?1 AND id = ?2";
+                self.execute(sql, params![tenant.as_str(), run, until]).map_err(failed)?;
+            }
+            all.push(change::renewed(run, fact));
         }
         Ok(all)
     }
