@@ -100,7 +100,6 @@ impl Verifiers {
     fn is_stamped(&self) -> bool {
         fs::read_to_string(self.stamp()).is_ok_and(|text| text == versions())
     }
-
 }
 
 fn versions() -> String {

@@ -61,11 +61,7 @@ const NEEDS: &[Need] = &[
         present: || program::succeeds(Command::new("openssl").arg("version")),
         source: Source::System("openssl"),
     },
-    Need {
-        name: "verifiers of others",
-        present: Verifiers::are_installed,
-        source: Source::Folder(Verifiers::install),
-    },
+    Need { name: "verifiers of others", present: Verifiers::are_installed, source: Source::Folder(Verifiers::install) },
     Need { name: "ext4 tools", present: || is_for_administrators("mkfs.ext4"), source: Source::System("e2fsprogs") },
     Need {
         name: "btrfs tools",

@@ -229,30 +229,17 @@ fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), F
             false => "the ledger does not prove that it holds the receipt".to_owned(),
         },
     );
-    let previous = predicate["previousReceipt"].as_str();
-    let (ok, detail) = match previous {
-        None => {
-            let first = crate::run::is_first_receipt(
-                &open.waiter,
-                &open.tenant,
-                predicate["place"].as_str().unwrap_or_default(),
-                seq,
-            )?;
-            (
-                first,
-                if first {
-                    "the first of its workspace".to_owned()
-                } else {
-                    "it names no predecessor, and there is one".to_owned()
-                },
-            )
+    let place = predicate["place"].as_str().unwrap_or_default();
+    let before = crate::run::receipt_before(&open.waiter, &open.tenant, place, seq)?;
+    let (ok, detail) = match (predicate["previousReceipt"].as_str(), before) {
+        (None, None) => (true, "the first of its workspace".to_owned()),
+        (None, Some((before, _))) => (false, format!("it names no predecessor, and there is one in entry {before}")),
+        (Some(_), None) => (false, "its predecessor is not in the ledger before it".to_owned()),
+        (Some(named), Some((before, digest))) if named == digest => {
+            (true, format!("follows the receipt in entry {before}"))
         }
-        Some(digest) => {
-            let found = crate::run::receipt_with(&open.waiter, &open.tenant, digest, seq)?;
-            match found {
-                Some(before) => (true, format!("follows the receipt in entry {before}")),
-                None => (false, "its predecessor is not in the ledger before it".to_owned()),
-            }
+        (Some(_), Some((before, _))) => {
+            (false, format!("it does not name its predecessor, the receipt in entry {before}"))
         }
     };
     checks.note("chain", ok, detail);
