@@ -9,6 +9,7 @@ mod crash;
 mod examples;
 mod execution;
 mod ledger;
+mod receipt;
 mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;
