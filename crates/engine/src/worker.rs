@@ -45,6 +45,8 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 /// How often runs are looked for that wait in vain.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const OVER_PAGE: usize = 1_000;
+/// How long runs that end together are waited for before others are taken in their place.
+const GATHER: Duration = Duration::from_millis(2);
 
 pub struct Engine {
     waiter: Waiter,
@@ -55,8 +57,10 @@ pub struct Engine {
     /// Runs that are waiting for a thread or have one.
     busy: Mutex<usize>,
     freed: Condvar,
+    /// Wakes whoever keeps leases, once there is nothing more to keep.
+    ended: Condvar,
     interrupted: AtomicBool,
-    over: AtomicBool,
+    over: Mutex<bool>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -79,8 +83,9 @@ impl Engine {
             held: Mutex::default(),
             busy: Mutex::new(0),
             freed: Condvar::new(),
+            ended: Condvar::new(),
             interrupted: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            over: Mutex::new(false),
         }
     }
 
@@ -108,8 +113,8 @@ impl Engine {
             // Threads end once there is nobody left to send them anything.
             drop(sender);
             self.wait_for_all();
-            self.over.store(true, Ordering::SeqCst);
-            self.freed.notify_all();
+            *locked(&self.over) = true;
+            self.ended.notify_all();
             worked
         })
     }
@@ -151,7 +156,7 @@ impl Engine {
                 gone = self.workshop.gone();
                 swept = Some(Instant::now());
             }
-            let free = self.settings.jobs.max(1) - *locked(&self.busy);
+            let free = self.gather();
             let claimed = if free > 0 { self.claim(free, &gone)? } else { Vec::new() };
             let nothing = claimed.is_empty();
             for run in claimed {
@@ -176,6 +181,21 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// How many runs can be taken. A claim costs the same for one as for many, so a moment is waited for more to end.
+    fn gather(&self) -> usize {
+        let jobs = self.settings.jobs.max(1);
+        let mut busy = locked(&self.busy);
+        let until = Instant::now() + GATHER;
+        while *busy > 0 && jobs - *busy < jobs / 4 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            busy = self.freed.wait_timeout(busy, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        jobs - *busy
     }
 
     fn claim(&self, free: usize, gone: &[String]) -> Result<Vec<Run>, JournalError> {
@@ -266,9 +286,11 @@ impl Engine {
     /// Keeps leases, and hears who wants a run to stop.
     fn keep(&self) {
         let mut renewed = Instant::now();
-        while !self.over.load(Ordering::SeqCst) {
-            let busy = locked(&self.busy);
-            drop(self.freed.wait_timeout(busy, LOOK_EVERY));
+        loop {
+            let over = locked(&self.over);
+            if *self.ended.wait_timeout(over, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
             let held: Vec<Held> = locked(&self.held).values().map(|(held, _)| held.clone()).collect();
             if held.is_empty() {
                 renewed = Instant::now();

@@ -10,3 +10,4 @@ pub mod postgres;
 pub mod program;
 pub mod runs;
 pub mod tree;
+pub mod verifiers;

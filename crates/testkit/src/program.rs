@@ -131,7 +131,8 @@ impl Visitor<'_> {
     }
 }
 
-fn run(mut command: Command, input: &[u8]) -> Ended {
+/// Runs any program to the end with `input` on stdin.
+pub fn run(mut command: Command, input: &[u8]) -> Ended {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");

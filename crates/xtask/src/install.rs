@@ -1,6 +1,7 @@
 //! What a fresh machine lacks, as a table; `test` and `bench` call it first. It never installs what is already there
 //! and never builds from source what the system can provide.
 
+use crate::verifiers::Verifiers;
 use crate::{postgres, program};
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +17,8 @@ enum Source {
     System(&'static str),
     /// A component of the Rust toolchain in use.
     Toolchain(&'static str),
+    /// Packages of others in a folder of their own; comes after the programs that install them.
+    Folder(fn() -> Result<(), String>),
 }
 
 /// One row for each thing beyond cargo and a linker, which this program itself already needed.
@@ -48,11 +51,17 @@ const NEEDS: &[Need] = &[
     Need { name: "python3", present: || Path::new("/usr/bin/python3").exists(), source: Source::System("python3") },
     Need {
         name: "python3-venv",
-        present: || program::succeeds(Command::new("/usr/bin/python3").args(["-c", "import venv"])),
+        present: || program::succeeds(Command::new("/usr/bin/python3").args(["-c", "import ensurepip, venv"])),
         source: Source::System("python3-venv"),
     },
     Need { name: "node", present: || Path::new("/usr/bin/node").exists(), source: Source::System("nodejs") },
     Need { name: "npm", present: || Path::new("/usr/bin/npm").exists(), source: Source::System("npm") },
+    Need {
+        name: "openssl",
+        present: || program::succeeds(Command::new("openssl").arg("version")),
+        source: Source::System("openssl"),
+    },
+    Need { name: "verifiers of others", present: Verifiers::are_installed, source: Source::Folder(Verifiers::install) },
     Need { name: "ext4 tools", present: || is_for_administrators("mkfs.ext4"), source: Source::System("e2fsprogs") },
     Need {
         name: "btrfs tools",
@@ -80,11 +89,12 @@ fn is_for_administrators(name: &str) -> bool {
 
 /// Installs every missing row; asks the system's package lists to be renewed at most once.
 pub(crate) fn missing() -> Result<(), String> {
-    let mut packages = Vec::new();
+    let (mut packages, mut folders) = (Vec::new(), Vec::new());
     for need in NEEDS.iter().filter(|need| !(need.present)()) {
         println!("{} is missing", need.name);
         match need.source {
             Source::System(package) => packages.push(package),
+            Source::Folder(install) => folders.push(install),
             Source::Toolchain(component) => {
                 program::run(Command::new("rustup").args(["component", "add", component]))?;
             }
@@ -92,6 +102,9 @@ pub(crate) fn missing() -> Result<(), String> {
     }
     if !packages.is_empty() {
         install_packages(&packages)?;
+    }
+    for install in folders {
+        install()?;
     }
     match NEEDS.iter().find(|need| !(need.present)()) {
         Some(need) => Err(format!("{} is still missing after its installation: look at the output above", need.name)),

@@ -2,6 +2,7 @@
 //! prints is the sum.
 
 use crate::postgres::{Cluster, SHARED_CLUSTER};
+use crate::verifiers::{self, Verifiers};
 use crate::{demo, generate, install, program, tidy};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -27,6 +28,7 @@ pub(crate) fn run() -> bool {
     report.prepare("build", || program::run(program::cargo().args(["build", "--workspace", "--locked"])));
     let mut command = program::cargo();
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    command.env(verifiers::FOLDER, Verifiers::place());
     match &cluster {
         Some(cluster) => command.env(SHARED_CLUSTER, cluster.url("postgres")),
         None => command.env_remove(SHARED_CLUSTER),

@@ -229,8 +229,7 @@ fn server_cpu() -> f64 {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         if stat.contains("(postgres)") {
             let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-            // Its own, and that of children that have ended.
-            ticks += (11..15).filter_map(|i| fields.get(i)?.parse::<u64>().ok()).sum::<u64>();
+            ticks += (11..13).filter_map(|i| fields.get(i)?.parse::<u64>().ok()).sum::<u64>();
         }
     }
     ticks as f64 / 100.0

@@ -9,6 +9,7 @@ use actum_engine::{Governed, events_of, govern};
 use actum_ledger::Entry;
 use actum_ledger::merkle::Plan;
 use actum_ledger::receipt::Receipt;
+use actum_ledger::run::Run;
 use clap::Args;
 use ed25519_dalek::VerifyingKey;
 use ed25519_dalek::pkcs8::DecodePublicKey as _;
@@ -77,8 +78,8 @@ impl Verify {
         };
         let mut shown = Vec::new();
         for name in &self.receipts {
-            let path = path_of(name, open.as_ref())?;
-            let checks = check(&path, key.as_ref(), open.as_ref())?;
+            let (path, run) = path_of(name, open.as_ref())?;
+            let checks = check(&path, run.as_ref(), key.as_ref(), open.as_ref())?;
             shown.push((name, checks));
         }
         let valid = shown.iter().all(|(_, checks)| checks.valid());
@@ -115,25 +116,25 @@ fn read_key(path: &Path) -> Result<VerifyingKey, Failure> {
     })
 }
 
-/// A file, or the receipt of a run.
-fn path_of(name: &str, open: Option<&Open>) -> Result<PathBuf, Failure> {
+/// A file, or the receipt of a run and the run.
+fn path_of(name: &str, open: Option<&Open>) -> Result<(PathBuf, Option<Run>), Failure> {
     let path = PathBuf::from(name);
     if path.is_dir() {
-        return Ok(path.join("RECEIPT.json"));
+        return Ok((path.join("RECEIPT.json"), None));
     }
     if path.exists() {
-        return Ok(path);
+        return Ok((path, None));
     }
     match open {
         Some(open) if !name.contains('/') => {
             let run = open.run(name)?;
-            Ok(RunFolder::of(&open.project.folder()?, &run.id).path("RECEIPT.json"))
+            Ok((RunFolder::of(&open.project.folder()?, &run.id).path("RECEIPT.json"), Some(run)))
         }
         _ => Err(Failure::new(error::FILE, format!("cannot read {name}: there is no such file"))),
     }
 }
 
-fn check(path: &Path, key: Option<&VerifyingKey>, open: Option<&Open>) -> Result<Checks, Failure> {
+fn check(path: &Path, run: Option<&Run>, key: Option<&VerifyingKey>, open: Option<&Open>) -> Result<Checks, Failure> {
     let mut checks = Checks::default();
     let document = Document::read(path)?;
     let envelope = document.json()?;
@@ -152,6 +153,9 @@ fn check(path: &Path, key: Option<&VerifyingKey>, open: Option<&Open>) -> Result
         None => Err("there is no key to check it with; name one with --key".to_owned()),
     };
     checks.judge("signature", signed, &format!("Ed25519 by key {}", receipt.key_id));
+    if let Some(run) = run {
+        of_run(&receipt, run, &mut checks);
+    }
     let predicate = receipt.predicate();
     let material = &predicate["contract"]["material"];
     let hash = canon::canonical(material).map(|text| Digest::sha256(&text).to_hex()).unwrap_or_default();
@@ -164,12 +168,20 @@ fn check(path: &Path, key: Option<&VerifyingKey>, open: Option<&Open>) -> Result
     Ok(checks)
 }
 
+/// A good receipt in the wrong folder proves nothing about the run: not that of another one, nor of an earlier attempt.
+fn of_run(receipt: &Receipt, run: &Run, checks: &mut Checks) {
+    let outcome = run.outcome.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let is_last = outcome.is_none_or(|outcome| outcome["receipt"]["digest"] == receipt.digest().to_hex().as_str());
+    let ok = is_last && receipt.predicate()["runId"] == run.id.as_str();
+    checks.note("run", ok, if ok { "the receipt of this run" } else { "it is not the receipt that this run left" });
+}
+
 /// The files that lie beside a receipt, as far as they do.
 fn beside(receipt: &Receipt, path: &Path, checks: &mut Checks) {
     let predicate = receipt.predicate();
     let folder = path.parent().unwrap_or(Path::new("."));
     for (name, part) in [("recording.json", "recording"), ("diff.patch", "diff")] {
-        let Ok(bytes) = std::fs::read(folder.join(name)) else { continue };
+        let Some(bytes) = read_beside(&folder.join(name)) else { continue };
         let found = Digest::sha256(&bytes).to_hex();
         let ok = predicate[part]["sha256"] == found.as_str();
         checks.note(
@@ -184,7 +196,7 @@ fn beside(receipt: &Receipt, path: &Path, checks: &mut Checks) {
             checks.note("capsule", ok, if ok { hash } else { format!("what was recorded hashes to {hash}") });
         }
     }
-    if let Ok(bytes) = std::fs::read(folder.join("receipt.statement.json")) {
+    if let Some(bytes) = read_beside(&folder.join("receipt.statement.json")) {
         let ok = canon::parse(&bytes).is_ok_and(|statement| statement == receipt.statement);
         checks.note(
             "statement",
@@ -192,6 +204,12 @@ fn beside(receipt: &Receipt, path: &Path, checks: &mut Checks) {
             if ok { "the readable statement is the signed one" } else { "receipt.statement.json was altered" },
         );
     }
+}
+
+/// A pipe has no end.
+fn read_beside(path: &Path) -> Option<Vec<u8>> {
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    std::fs::read(path).ok()
 }
 
 /// What the store knows of a receipt: the ledger has it, and the one before it.
@@ -229,30 +247,17 @@ fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), F
             false => "the ledger does not prove that it holds the receipt".to_owned(),
         },
     );
-    let previous = predicate["previousReceipt"].as_str();
-    let (ok, detail) = match previous {
-        None => {
-            let first = crate::run::is_first_receipt(
-                &open.waiter,
-                &open.tenant,
-                predicate["place"].as_str().unwrap_or_default(),
-                seq,
-            )?;
-            (
-                first,
-                if first {
-                    "the first of its workspace".to_owned()
-                } else {
-                    "it names no predecessor, and there is one".to_owned()
-                },
-            )
+    let place = predicate["place"].as_str().unwrap_or_default();
+    let before = crate::run::receipt_before(&open.waiter, &open.tenant, place, seq)?;
+    let (ok, detail) = match (predicate["previousReceipt"].as_str(), before) {
+        (None, None) => (true, "the first of its workspace".to_owned()),
+        (None, Some((before, _))) => (false, format!("it names no predecessor, and there is one in entry {before}")),
+        (Some(_), None) => (false, "its predecessor is not in the ledger before it".to_owned()),
+        (Some(named), Some((before, digest))) if named == digest => {
+            (true, format!("follows the receipt in entry {before}"))
         }
-        Some(digest) => {
-            let found = crate::run::receipt_with(&open.waiter, &open.tenant, digest, seq)?;
-            match found {
-                Some(before) => (true, format!("follows the receipt in entry {before}")),
-                None => (false, "its predecessor is not in the ledger before it".to_owned()),
-            }
+        (Some(_), Some((before, _))) => {
+            (false, format!("it does not name its predecessor, the receipt in entry {before}"))
         }
     };
     checks.note("chain", ok, detail);
@@ -346,7 +351,7 @@ impl Gate {
         let path = RunFolder::of(&open.project.folder()?, &row.id).path("RECEIPT.json");
         let receipt = match path.exists() {
             false => Governed::Invalid("the run has no receipt".to_owned()),
-            true => match check(&path, None, Some(&open)) {
+            true => match check(&path, Some(&row), None, Some(&open)) {
                 Ok(checks) if checks.valid() => Governed::Valid { path: path.display().to_string() },
                 Ok(checks) => {
                     let failed = checks.0.iter().filter(|check| check["ok"] == false);

@@ -99,23 +99,21 @@ fn newest(waiter: &Waiter, tenant: &Tenant, below: u64, wanted: &dyn Fn(&Value) 
     }
 }
 
+/// Receipts of a project are made one after the other, by whatever worker: it is a worker's turn from its look at the
+/// last one until its own is in the ledger. Who ends in between, ends the turn too.
+fn take_turn(home: &Path) -> Done<fs::File> {
+    let path = home.join("receipts.lock");
+    let file = fs::File::create(&path).and_then(|file| file.lock().map(|()| file));
+    file.map_err(|e| unwritable(&path, &e))
+}
+
 /// Beyond every entry.
 const END: u64 = i64::MAX as u64;
 
-/// The digest of the last receipt of a workspace that is on record.
-fn chain_head(waiter: &Waiter, tenant: &Tenant, place: &str) -> Done<Option<String>> {
-    let found = newest(waiter, tenant, END, &|receipt| receipt["place"] == place)?;
-    Ok(found.and_then(|(_, receipt)| receipt["digest"].as_str().map(ToOwned::to_owned)))
-}
-
-/// Whether no receipt of that place comes before a position.
-pub(crate) fn is_first_receipt(waiter: &Waiter, tenant: &Tenant, place: &str, seq: u64) -> Done<bool> {
-    Ok(newest(waiter, tenant, seq, &|receipt| receipt["place"] == place)?.is_none())
-}
-
-/// Where the receipt with this digest stands, if it comes before a position.
-pub(crate) fn receipt_with(waiter: &Waiter, tenant: &Tenant, digest: &str, seq: u64) -> Done<Option<u64>> {
-    Ok(newest(waiter, tenant, seq, &|receipt| receipt["digest"] == digest)?.map(|(seq, _)| seq))
+/// The last receipt of a workspace that is on record before a position: its place in the ledger, and its digest.
+pub(crate) fn receipt_before(waiter: &Waiter, tenant: &Tenant, place: &str, seq: u64) -> Done<Option<(u64, String)>> {
+    let found = newest(waiter, tenant, seq, &|receipt| receipt["place"] == place)?;
+    Ok(found.map(|(seq, receipt)| (seq, receipt["digest"].as_str().unwrap_or_default().to_owned())))
 }
 
 impl RunHands {
@@ -150,10 +148,12 @@ impl RunHands {
         let waiter = &self.shop.waiter;
         let log = waiter.wait(waiter.journal.log(&self.shop.tenant))?;
         let fields: Value = serde_json::from_str(&self.facts.metadata).unwrap_or(Value::Null);
-        // One receipt after the other: each names the one before it.
-        let mut head = self.shop.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let recorded = chain_head(waiter, &self.shop.tenant, &self.shop.place)?;
-        let previous = head.clone().or(recorded);
+        // Each names the one before it.
+        if self.turn.is_none() {
+            self.turn = Some(take_turn(&self.shop.home)?);
+        }
+        let last = receipt_before(waiter, &self.shop.tenant, &self.shop.place, END)?;
+        let previous = last.map(|(_, digest)| digest);
         let predicate = json!({
             "receiptId": receipt_id,
             "runId": self.facts.run,
@@ -197,8 +197,6 @@ impl RunHands {
             .map_err(|e| Failure::new(error::INTERNAL, format!("the receipt cannot be read again: {e}")))?
             .digest()
             .to_hex();
-        let previous = head.replace(digest.clone());
-        drop(head);
 
         self.folder.write("recording.json", &recording)?;
         self.folder.write("diff.patch", &diff_text)?;

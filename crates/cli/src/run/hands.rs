@@ -1,6 +1,7 @@
 //! The hands of one run: freeze, stage, act, check, weigh, test, publish, each told as an event. In a repetition the same
 //! hands work on a copy of the recorded input, and publish nothing.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub(crate) struct RunHands {
     /// Programs that the run started, by their content.
     pub(super) programs: Vec<Value>,
     pub(super) started: Timestamp,
+    /// The turn to make the next receipt, while it is on its way into the ledger.
+    pub(super) turn: Option<File>,
 }
 
 /// Something that could not be done.
@@ -63,6 +66,7 @@ impl RunHands {
             repeats: None,
             programs: Vec::new(),
             started: Timestamp::now(),
+            turn: None,
         };
         // What a worker that was lost has left is of no use: its state is on record.
         if let Some(old) = &state.stage {
@@ -85,6 +89,7 @@ impl RunHands {
             repeats: Some(before),
             programs: Vec::new(),
             started: Timestamp::now(),
+            turn: None,
         })
     }
 
@@ -360,6 +365,7 @@ impl Hands for RunHands {
     }
 
     fn leave(&mut self, verdict: &Verdict) {
+        self.turn = None;
         if let Some(stage) = self.stage.take()
             && !verdict.kept
             && let Ok(still) = stage.settle()

@@ -10,7 +10,7 @@ mod replay;
 mod script;
 mod shop;
 
-pub(crate) use finish::{RunFolder, is_first_receipt, receipt_with};
+pub(crate) use finish::{RunFolder, receipt_before};
 pub(crate) use recording::Recording;
 pub(crate) use replay::replay;
 pub(crate) use shop::{Open, SharedShop, Shop};

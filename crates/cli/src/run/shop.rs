@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::id::Tenant;
@@ -95,8 +95,6 @@ pub(crate) struct Shop {
     pub mode: Mode,
     pub sandbox: SandboxConfig,
     pub key: Key,
-    /// The digest of the last receipt that was signed here.
-    pub head: Mutex<Option<String>>,
     pub program: PathBuf,
     /// By which others know that this worker lives.
     pub owner: String,
@@ -126,7 +124,6 @@ impl Shop {
             mode,
             sandbox: Config::read(project.root())?.sandbox,
             key: Key::find_or_make(project)?,
-            head: Mutex::new(None),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
             owner,
             home,

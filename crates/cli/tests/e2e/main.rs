@@ -9,8 +9,12 @@ mod crash;
 mod examples;
 mod execution;
 mod ledger;
+<<<<<<< HEAD
 mod run;
 mod run_again;
+=======
+mod receipt;
+>>>>>>> wip-receipt
 mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;
