@@ -9,12 +9,9 @@ mod crash;
 mod examples;
 mod execution;
 mod ledger;
-<<<<<<< HEAD
+mod receipt;
 mod run;
 mod run_again;
-=======
-mod receipt;
->>>>>>> wip-receipt
 mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;
