@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use actum_contract::digest::Digest;
 
@@ -64,7 +65,10 @@ impl Writer {
 
     /// Writes the file aside and gives it its name in one step. `durable`: survives the machine stopping.
     pub(crate) fn save(self, path: &Path, durable: bool) -> Result<()> {
-        let aside = path.with_extension(format!("tmp-{}", std::process::id()));
+        // Of this thread's alone: others may be writing the same record.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let aside = path.with_extension(format!("tmp-{}-{n}", std::process::id()));
         let bytes = self.finish();
         let written = File::create(&aside).and_then(|mut file| {
             file.write_all(&bytes)?;
