@@ -51,6 +51,9 @@ pub trait Workshop: Send + Sync {
     fn gone(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// These have no run any more that somebody would have to take over.
+    fn forget(&self, _gone: &[String]) {}
 }
 
 pub(crate) struct Driver<'a> {

@@ -154,6 +154,10 @@ impl Engine {
             let free = self.settings.jobs.max(1) - *locked(&self.busy);
             let claimed = if free > 0 { self.claim(free, &gone)? } else { Vec::new() };
             let nothing = claimed.is_empty();
+            // Whoever asked for more than there was has got all that the dead had left.
+            if claimed.len() < free && self.settings.submission.is_none() && !gone.is_empty() {
+                self.workshop.forget(&std::mem::take(&mut gone));
+            }
             for run in claimed {
                 let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
                 locked(&self.held).insert(run.id.clone(), (held, Arc::default()));

@@ -49,11 +49,13 @@ pub(crate) struct RunHands {
 pub(super) type Done<T> = Result<T, Failure>;
 
 impl RunHands {
-    pub(crate) fn new(shop: Arc<Shop>, facts: Facts, state: &State) -> Done<Self> {
+    pub(crate) fn new(shop: Arc<Shop>, facts: Facts) -> Done<Self> {
         let workspace = shop.workspace(&facts.agreement.workspace)?;
         let rules = rules(&facts.agreement.workspace, Vec::new(), Vec::new())?;
         let folder = RunFolder::make(&shop.home, &facts.run)?;
-        let hands = Self {
+        // What workers that were lost have left is of no use: its state is on record.
+        shop.remove_stages(&|id| id.strip_prefix(&facts.run).is_some_and(|rest| rest.starts_with('.')));
+        Ok(Self {
             shop,
             facts,
             workspace,
@@ -63,12 +65,7 @@ impl RunHands {
             repeats: None,
             programs: Vec::new(),
             started: Timestamp::now(),
-        };
-        // What a worker that was lost has left is of no use: its state is on record.
-        if let Some(old) = &state.stage {
-            hands.drop_stage_named(old);
-        }
-        Ok(hands)
+        })
     }
 
     /// Hands that repeat a run on a copy of its input.
@@ -91,14 +88,6 @@ impl RunHands {
     /// Where programs see the stage. The same path in a repetition, wherever that is done.
     pub(super) fn at(&self) -> PathBuf {
         self.facts.agreement.workspace.clone()
-    }
-
-    fn drop_stage_named(&self, id: &str) {
-        let Ok(stage) = Stage::find(&self.shop.home, id) else { return };
-        // One in which something still runs is left to whoever cleans up later.
-        if let Ok(still) = stage.settle() {
-            let _ = stage.drop(still);
-        }
     }
 
     pub(super) fn digest(text: Option<&String>) -> Done<Digest> {
@@ -157,7 +146,6 @@ impl RunHands {
             // A copy of what was frozen cannot be made from a workspace that has moved on.
             let strict = strict || (mode != Mode::Overlay && !is_new) || self.repeats.is_some();
             let wanted = NewStage { id: id.clone(), mode, strict, rules: self.rules.clone(), at_ms: now_ms() };
-            self.drop_stage_named(&id);
             let stage = Stage::new(&self.workspace, base, wanted)?;
             if current != base {
                 stage.bring(&self.workspace, base, current)?;
@@ -365,6 +353,17 @@ impl Hands for RunHands {
             && let Ok(still) = stage.settle()
         {
             // What cannot be removed now is removed by whoever cleans up.
+            let _ = stage.drop(still);
+        }
+    }
+}
+
+/// Hands that were let go of without an end, because the run is lost or the store is, leave no stage behind.
+impl Drop for RunHands {
+    fn drop(&mut self) {
+        if let Some(stage) = self.stage.take()
+            && let Ok(still) = stage.settle()
+        {
             let _ = stage.drop(still);
         }
     }

@@ -11,7 +11,8 @@ use actum_kernel::{Hands, State};
 use actum_ledger::run::{Run, Runs};
 use actum_sandbox::Spawner;
 use actum_store::blob::Folder as Blobs;
-use actum_workspace::{Mode, Workspace};
+use actum_workspace::{Mode, Stage, Workspace};
+use serde_json::Value;
 
 use super::hands::{Facts, RunHands};
 use crate::command::doctor;
@@ -107,7 +108,7 @@ impl Shop {
         let mode = doctor::best(project)?;
         let spawner = Spawner::start(ready).map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let (owner, alive) = enter(&home)?;
-        Ok(Arc::new(Self {
+        let shop = Self {
             root: project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned()),
             blobs: project.blobs()?,
             waiter: open.waiter.clone(),
@@ -122,12 +123,39 @@ impl Shop {
             owner,
             home,
             _alive: alive,
-        }))
+        };
+        shop.tidy();
+        Ok(Arc::new(shop))
     }
 
     pub(crate) fn workspace(&self, folder: &Path) -> Result<Workspace, actum_workspace::Error> {
         let blobs: Arc<dyn actum_contract::blob::Blobs> = self.blobs.clone();
         Workspace::open(folder, &self.home, blobs)
+    }
+
+    /// Removes stages; what cannot be removed now is removed by whoever cleans up later.
+    pub(super) fn remove_stages(&self, of: &dyn Fn(&str) -> bool) {
+        for id in Stage::ids(&self.home).unwrap_or_default().iter().filter(|id| of(id)) {
+            let _ = Stage::remove(&self.home, id);
+        }
+    }
+
+    /// Removes what the dead have left of runs that are over: nobody takes those up again. A kept result stays.
+    fn tidy(&self) {
+        self.remove_stages(&|id| {
+            let Some((run, epoch)) = id.rsplit_once('.') else { return false };
+            let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, run)).unwrap_or_default();
+            let Some(run) = found.into_iter().find(|found| found.id == run) else { return false };
+            let outcome: Value =
+                run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let kept = outcome["verdict"]["kept"] == true && epoch == run.epoch.to_string();
+            run.state.is_over() && !kept
+        });
+    }
+
+    /// Its runs are over or given back: nobody has to find out that it is gone.
+    pub(crate) fn close(&self) {
+        let _ = fs::remove_file(workers(&self.home).join(&self.owner));
     }
 }
 
@@ -141,16 +169,21 @@ fn enter(home: &Path) -> Result<(String, File), Failure> {
     let unwritable = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", folder.display()));
     fs::create_dir_all(&folder).map_err(unwritable)?;
     let owner = format!("worker-{}-{}", std::process::id(), new_id());
-    let file = File::create(folder.join(&owner)).map_err(unwritable)?;
-    file.lock().map_err(unwritable)?;
+    // It gets its name when it is locked: nobody ever sees a living worker's file free.
+    let aside = folder.join(format!("{NOT_YET}{owner}"));
+    let file = File::create(&aside).map_err(unwritable)?;
+    file.lock().and_then(|()| fs::rename(&aside, folder.join(&owner))).map_err(unwritable)?;
     Ok((owner, file))
 }
 
 impl Drop for Shop {
     fn drop(&mut self) {
-        let _ = fs::remove_file(workers(&self.home).join(&self.owner));
+        self.close();
     }
 }
+
+/// How the file of a worker begins that is not there yet.
+const NOT_YET: &str = ".";
 
 /// A handle that the engine can share.
 pub(crate) struct SharedShop(pub Arc<Shop>);
@@ -161,7 +194,7 @@ impl Workshop for SharedShop {
         run: &Run,
         contract_hash: &str,
         agreement: &Agreement,
-        state: &State,
+        _: &State,
     ) -> Result<Box<dyn Hands>, String> {
         let facts = Facts {
             run: run.id.clone(),
@@ -173,7 +206,7 @@ impl Workshop for SharedShop {
             metadata: run.metadata.clone(),
             agreement: agreement.clone(),
         };
-        let hands = RunHands::new(Arc::clone(&self.0), facts, state).map_err(|e| e.message)?;
+        let hands = RunHands::new(Arc::clone(&self.0), facts).map_err(|e| e.message)?;
         Ok(Box::new(hands))
     }
 
@@ -187,10 +220,17 @@ impl Workshop for SharedShop {
         for entry in fs::read_dir(workers(&self.0.home)).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
-            if name != self.0.owner && is_free {
+            if name != self.0.owner && !name.starts_with(NOT_YET) && is_free {
                 gone.push(name);
             }
         }
         gone
+    }
+
+    fn forget(&self, gone: &[String]) {
+        for name in gone {
+            let _ = fs::remove_file(workers(&self.0.home).join(name));
+        }
+        self.0.tidy();
     }
 }
