@@ -8,7 +8,7 @@ use actum_testkit::dice::Dice;
 use actum_testkit::program::Program;
 use actum_testkit::tree::{Leaves, read};
 
-use super::runs::{all_runs, check, check_project, is_over, project, stages, until, work, worker};
+use super::runs::{DONE, all_runs, check, check_project, history, is_over, project, stages, until, work, worker};
 use super::{actum, runs};
 
 /// Both steps add a line to the same file: done twice, it would show. Replaces, adds and removes beside that.
@@ -96,7 +96,7 @@ fn finished(actum: Program, at: &str, next: Next, (before, after): &(Leaves, Lea
     check_project(&actum, &case);
     // There is nothing more to do: another one looks once, and once more.
     assert!(killed_at(&actum, &["worker", "--json"], "run.claimed#2"), "{case}");
-    check(&actum, &runs[0], &case);
+    assert_eq!(history(&actum, &runs[0]), DONE, "{case}");
     assert_eq!(tree(&actum), *after, "{case}");
     true
 }
@@ -157,7 +157,7 @@ fn killed_at_each_place_where_files_are_kept() {
     let freeze = actum_workspace::CRASH_POINTS.iter().filter(|place| place.starts_with("freeze."));
     let blobs = actum_store::CRASH_POINTS.iter().filter(|place| place.starts_with("blobs."));
     let places: Vec<_> = freeze.chain(blobs).copied().collect();
-    matrix(&places, |_| vec![1, 2, 3], &[Next::Worker]);
+    matrix(&places, |_| vec![1, 2], &[Next::Worker]);
 }
 
 #[test]
@@ -166,9 +166,9 @@ fn killed_at_each_place_of_the_store() {
     let places: Vec<_> = actum_store::CRASH_POINTS.iter().copied().filter(passed).collect();
     let passings = |place: &str| match place {
         // After each write there is another state that somebody finds.
-        "append.committed" => (1..=18).collect(),
+        "append.committed" => (1..=18).step_by(2).collect(),
         "run.committed" => vec![1, 5, 9, 13],
-        "append.begun" | "append.written" => vec![1, 2, 6],
+        "append.begun" | "append.written" => vec![1, 6],
         _ => vec![1, 2],
     };
     matrix(&places, passings, &[Next::Worker]);
