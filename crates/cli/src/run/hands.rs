@@ -1,6 +1,7 @@
 //! The hands of one run: freeze, stage, act, check, weigh, test, publish, each told as an event. In a repetition the same
 //! hands work on a copy of the recorded input, and publish nothing.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub(crate) struct RunHands {
     /// Programs that the run started, by their content.
     pub(super) programs: Vec<Value>,
     pub(super) started: Timestamp,
+    /// Held from the signing of a receipt until it is on record.
+    pub(super) turn: Option<File>,
 }
 
 /// Something that could not be done.
@@ -55,6 +58,7 @@ impl RunHands {
         let folder = RunFolder::make(&shop.home, &facts.run)?;
         // What workers that were lost have left is of no use: its state is on record.
         shop.remove_stages(&|id| id.strip_prefix(&facts.run).is_some_and(|rest| rest.starts_with('.')));
+        folder.drop_ends();
         Ok(Self {
             shop,
             facts,
@@ -65,6 +69,7 @@ impl RunHands {
             repeats: None,
             programs: Vec::new(),
             started: Timestamp::now(),
+            turn: None,
         })
     }
 
@@ -82,6 +87,7 @@ impl RunHands {
             repeats: Some(before),
             programs: Vec::new(),
             started: Timestamp::now(),
+            turn: None,
         })
     }
 
@@ -344,10 +350,18 @@ impl Hands for RunHands {
     }
 
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
-        self.receipt(verdict, state).map_err(|failure| failure.message)
+        self.receipt(verdict, state).map_err(|failure| {
+            self.folder.drop_end(self.facts.epoch);
+            failure.message
+        })
     }
 
     fn leave(&mut self, verdict: &Verdict) {
+        self.turn = None;
+        if self.repeats.is_none() {
+            self.folder.settle(self.facts.epoch);
+            let _ = std::fs::remove_dir_all(self.folder.path("exchange"));
+        }
         if let Some(stage) = self.stage.take()
             && !verdict.kept
             && let Ok(still) = stage.settle()

@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use actum_api::error;
 use actum_contract::id::Tenant;
@@ -14,6 +15,7 @@ use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Mode, Stage, Workspace};
 use serde_json::Value;
 
+use super::finish::RunFolder;
 use super::hands::{Facts, RunHands};
 use crate::command::doctor;
 use crate::config::{Config, SandboxConfig};
@@ -45,6 +47,14 @@ impl Open {
 
     /// The run whose id begins so.
     pub(crate) fn run(&self, prefix: &str) -> Result<Run, Failure> {
+        let found = self.find(prefix)?;
+        if found.state.is_over() {
+            RunFolder::of(&self.project.folder()?, &found.id).settle(found.epoch);
+        }
+        Ok(found)
+    }
+
+    fn find(&self, prefix: &str) -> Result<Run, Failure> {
         let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
         match <[Run; 1]>::try_from(found) {
             Ok([run]) => Ok(run),
@@ -87,8 +97,6 @@ pub(crate) struct Shop {
     pub mode: Mode,
     pub sandbox: SandboxConfig,
     pub key: Key,
-    /// The digest of the last receipt that was signed here.
-    pub head: Mutex<Option<String>>,
     pub program: PathBuf,
     /// By which others know that this worker lives.
     pub owner: String,
@@ -118,7 +126,6 @@ impl Shop {
             mode,
             sandbox: Config::read(project.root())?.sandbox,
             key: Key::find_or_make(project)?,
-            head: Mutex::new(None),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
             owner,
             home,
@@ -131,6 +138,20 @@ impl Shop {
     pub(crate) fn workspace(&self, folder: &Path) -> Result<Workspace, actum_workspace::Error> {
         let blobs: Arc<dyn actum_contract::blob::Blobs> = self.blobs.clone();
         Workspace::open(folder, &self.home, blobs)
+    }
+
+    /// The turn to sign a receipt, among all workers of the project. Nobody waits for good for one who stands still: then
+    /// two receipts may name the same predecessor, and both are true.
+    pub(super) fn turn(&self) -> Option<File> {
+        let file = File::create(self.home.join("receipts.lock")).ok()?;
+        let end = Instant::now() + TURN_MAX;
+        while file.try_lock().is_err() {
+            if Instant::now() >= end {
+                return None;
+            }
+            std::thread::sleep(TURN_EVERY);
+        }
+        Some(file)
     }
 
     /// Removes stages; what cannot be removed now is removed by whoever cleans up later.
@@ -158,6 +179,9 @@ impl Shop {
         let _ = fs::remove_file(workers(&self.home).join(&self.owner));
     }
 }
+
+const TURN_MAX: Duration = Duration::from_secs(5);
+const TURN_EVERY: Duration = Duration::from_millis(5);
 
 fn workers(home: &Path) -> PathBuf {
     home.join("workers")
