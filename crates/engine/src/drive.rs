@@ -86,7 +86,9 @@ impl Driver<'_> {
             Err(why) => return self.refuse(run, pen, &BadAgreement::Unreadable(why)),
         };
         let is_new = !events.iter().any(|e| matches!(e, Event::Begun { attempt, .. } if *attempt == run.attempt));
-        self.begin(run, &mut read, &mut state, pen, is_new)?;
+        let written = self.begin(run, &mut read, &mut state, pen, is_new)?;
+        // From here on what was just agreed on counts: receipts name it.
+        let run = &Run { metadata: written.unwrap_or_else(|| run.metadata.clone()), ..run.clone() };
         crash::pass(CRASH_POINTS, "run.begun");
         let hash = read.contract.hash.to_hex();
         let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
@@ -159,8 +161,15 @@ impl Driver<'_> {
         }))
     }
 
-    /// The attempt begins, or is taken over: on record before anything is done.
-    fn begin(&self, run: &Run, read: &mut Read, state: &mut State, pen: &Pen, is_new: bool) -> Result<(), NotWritten> {
+    /// The attempt begins, or is taken over: on record before anything is done. The metadata, if that is new.
+    fn begin(
+        &self,
+        run: &Run,
+        read: &mut Read,
+        state: &mut State,
+        pen: &Pen,
+        is_new: bool,
+    ) -> Result<Option<String>, NotWritten> {
         let mut entries = Vec::new();
         let mut metadata = read.attached.clone();
         if is_new {
@@ -186,7 +195,8 @@ impl Driver<'_> {
             let what = "the run had no contract; the default one was attached".to_owned();
             events.extend(decide(state, Event::Warned { what }).events);
         }
-        pen.write(&events, entries, metadata, None)
+        pen.write(&events, entries, metadata.clone(), None)?;
+        Ok(metadata)
     }
 
     fn dependencies(&self, run: &Run, agreement: &Agreement) -> Result<Vec<(String, u64, String)>, NotWritten> {
