@@ -9,7 +9,7 @@ use actum_api::error;
 use actum_contract::id::Tenant;
 use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
-use actum_ledger::run::{Run, Runs};
+use actum_ledger::run::{Run, RunState, Runs};
 use actum_sandbox::Spawner;
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Mode, Stage, Workspace};
@@ -52,6 +52,12 @@ impl Open {
             RunFolder::of(&self.project.folder()?, &found.id).settle(found.epoch);
         }
         Ok(found)
+    }
+
+    /// Whether whoever worked on it is known to be dead.
+    pub(crate) fn is_abandoned(&self, run: &Run) -> Result<bool, Failure> {
+        let home = self.project.folder()?;
+        Ok(run.state == RunState::Running && run.owner.as_ref().is_some_and(|owner| gone(&home).contains(owner)))
     }
 
     fn find(&self, prefix: &str) -> Result<Run, Failure> {
@@ -209,6 +215,19 @@ impl Drop for Shop {
 /// How the file of a worker begins that is not there yet.
 const NOT_YET: &str = ".";
 
+/// Workers of this project whose file nobody holds any more.
+fn gone(home: &Path) -> Vec<String> {
+    let mut gone = Vec::new();
+    for entry in fs::read_dir(workers(home)).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
+        if !name.starts_with(NOT_YET) && is_free {
+            gone.push(name);
+        }
+    }
+    gone
+}
+
 /// A handle that the engine can share.
 pub(crate) struct SharedShop(pub Arc<Shop>);
 
@@ -238,17 +257,9 @@ impl Workshop for SharedShop {
         self.0.tenant.clone()
     }
 
-    /// Workers of this project whose file nobody holds any more. Theirs are taken over at once.
+    /// Theirs are taken over at once.
     fn gone(&self) -> Vec<String> {
-        let mut gone = Vec::new();
-        for entry in fs::read_dir(workers(&self.0.home)).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
-            if name != self.0.owner && !name.starts_with(NOT_YET) && is_free {
-                gone.push(name);
-            }
-        }
-        gone
+        gone(&self.0.home)
     }
 
     fn forget(&self, gone: &[String]) {

@@ -182,19 +182,21 @@ fn an_ordinary_user_killed_at_some_places() {
     }
 }
 
-/// Resuming is for what has failed; what was left by the dead is nobody's, and goes on with it too.
+/// Whoever has no worker resumes: what the dead have left is nobody's. What somebody works on is not for the taking.
 #[test]
 fn an_agent_that_was_at_work_is_gone_with_its_worker() {
-    let actum = project("echo $1 >> lines; [ -e waited ] || { touch waited; sleep 0.2; }");
+    let actum = project("echo $1 >> lines; [ $1 = two ] || sleep 1");
     actum.file("work.yaml", "items: [{id: item, agent_id: a, description: d}]\n");
     let running = actum.start(&["run", "--json", "work.yaml"], &[]);
     until("the agent works", || !actum_testkit::program::Process::with_argument(&runs::tag(&actum)).is_empty());
     let below = running.below();
     assert!(!below.is_empty());
+    let runs = all_runs(&actum);
+    assert_eq!(actum.run(&["resume", &runs[0]]).code, 6, "it is at work");
     running.kill();
     until("its processes are gone", || !below.iter().any(|process| process.lives()));
-    let runs = all_runs(&actum);
-    work(&actum, &runs);
+    assert_eq!(actum.run(&["resume", "--profile", "ci", &runs[0]]).code, 5, "it keeps its contract");
+    actum.run(&["resume", "-q", &runs[0]]).ok();
     assert_eq!(fs::read_to_string(actum.path("lines")).unwrap(), "one\ntwo\n");
     check(&actum, &runs[0], "at work");
     check_project(&actum, "at work");
