@@ -68,11 +68,18 @@ pub(crate) struct Pen {
 struct Writing {
     /// Events in the journal, those on their way among them.
     version: u64,
-    /// Events that happened, and need not be on record before the next thing is done: what they tell of can be done
-    /// again without anybody noticing.
-    pending: Vec<NewEvent>,
+    /// What happened, and need not be on record before the next thing is done: what it tells of can be done again
+    /// without anybody noticing.
+    pending: Pending,
     /// What is on its way, and was not waited for.
-    sent: Option<Work<'static, Written>>,
+    sent: Vec<Work<'static, Written>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    events: Vec<NewEvent>,
+    entries: Vec<Submission>,
+    metadata: Option<String>,
 }
 
 /// Why something could not be written.
@@ -88,38 +95,39 @@ pub(crate) enum NotWritten {
 
 impl Pen {
     pub(crate) fn new(held: Held, version: u64, waiter: Waiter, stop: Arc<Stop>) -> Self {
-        let state = Mutex::new(Writing { version, pending: Vec::new(), sent: None });
+        let state = Mutex::new(Writing { version, pending: Pending::default(), sent: Vec::new() });
         Self { held, state, waiter, stop }
     }
 
-    /// Keeps events for the next write.
-    pub(crate) fn note(&self, events: &[Event]) {
-        locked(&self.state).pending.extend(events.iter().map(stored));
+    /// Keeps something for the next write.
+    pub(crate) fn note(&self, events: &[Event], entries: Vec<Submission>, metadata: Option<String>) {
+        let pending = &mut locked(&self.state).pending;
+        pending.events.extend(events.iter().map(stored));
+        pending.entries.extend(entries);
+        pending.metadata = metadata.or(pending.metadata.take());
     }
 
-    /// Writes events down without waiting; the next write waits for both.
-    pub(crate) fn send(&self, events: &[Event], entries: Vec<Submission>, metadata: Option<String>) {
+    /// Lets others see what was kept, before something is done that takes its time. The next write waits for it.
+    pub(crate) fn send(&self) {
         let mut state = locked(&self.state);
-        let commit = self.commit(&mut state, events, entries, metadata, None);
-        state.sent = Some(self.waiter.runs.commit(commit));
+        if !state.pending.events.is_empty() {
+            let commit = self.commit(&mut state, None);
+            let sent = self.waiter.runs.commit(commit);
+            state.sent.push(sent);
+        }
     }
 
-    /// Writes events down, with all that were kept for it: when this returns they are on record.
-    pub(crate) fn write(
-        &self,
-        events: &[Event],
-        entries: Vec<Submission>,
-        metadata: Option<String>,
-        end: Option<End>,
-    ) -> Result<(), NotWritten> {
+    /// Writes events down, with all that was kept: when this returns they are on record.
+    pub(crate) fn write(&self, events: &[Event], entries: Vec<Submission>, end: Option<End>) -> Result<(), NotWritten> {
         if self.stop.why() == Some(Why::Lost) {
             return Err(NotWritten::Lost);
         }
+        self.note(events, entries, None);
         let mut state = locked(&self.state);
         let before = state.version;
-        let commit = self.commit(&mut state, events, entries, metadata, end);
+        let commit = self.commit(&mut state, end);
         let written = self.waiter.runs.commit(commit);
-        if let Some(sent) = state.sent.take() {
+        for sent in std::mem::take(&mut state.sent) {
             self.judge(self.waiter.wait(sent)?)?;
         }
         let judged = self.judge(self.waiter.wait(written)?);
@@ -129,19 +137,11 @@ impl Pen {
         judged
     }
 
-    fn commit(
-        &self,
-        state: &mut Writing,
-        events: &[Event],
-        entries: Vec<Submission>,
-        metadata: Option<String>,
-        end: Option<End>,
-    ) -> Commit {
+    fn commit(&self, state: &mut Writing, end: Option<End>) -> Commit {
         let version = state.version;
-        let mut all = std::mem::take(&mut state.pending);
-        all.extend(events.iter().map(stored));
-        state.version += all.len() as u64;
-        Commit { held: self.held.clone(), version, events: all, entries, metadata, end }
+        let Pending { events, entries, metadata } = std::mem::take(&mut state.pending);
+        state.version += events.len() as u64;
+        Commit { held: self.held.clone(), version, events, entries, metadata, end }
     }
 
     fn judge(&self, written: Written) -> Result<(), NotWritten> {
@@ -179,8 +179,7 @@ impl Desk for Open<'_> {
     }
 
     fn record(&self, event: Event) -> bool {
-        let written =
-            self.pen.is_none_or(|pen| pen.write(std::slice::from_ref(&event), Vec::new(), None, None).is_ok());
+        let written = self.pen.is_none_or(|pen| pen.write(std::slice::from_ref(&event), Vec::new(), None).is_ok());
         if written {
             locked(&self.recorded).push(event);
         }

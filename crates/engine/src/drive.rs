@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use actum_contract::crash;
 use actum_contract::id::Tenant;
-use actum_kernel::{Effect, Event, Finished, Hands, State, Status, Verdict, Why, decide, next};
+use actum_kernel::{Effect, Event, Finished, Hands, State, Status, Verdict, Why, code, decide, next};
 use actum_ledger::draft;
 use actum_ledger::run::{End, Held, Run, RunEvent, RunState};
 use jiff::Timestamp;
@@ -51,6 +51,9 @@ pub trait Workshop: Send + Sync {
     fn gone(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// These have no run any more that somebody would have to take over.
+    fn forget(&self, _gone: &[String]) {}
 }
 
 pub(crate) struct Driver<'a> {
@@ -58,6 +61,8 @@ pub(crate) struct Driver<'a> {
     pub workshop: &'a dyn Workshop,
     pub watch: &'a dyn Watch,
     pub owner: &'a str,
+    /// What is interrupted here goes back into the queue, for others.
+    pub hands_back: bool,
 }
 
 impl Driver<'_> {
@@ -83,7 +88,9 @@ impl Driver<'_> {
             Err(why) => return self.refuse(run, pen, &BadAgreement::Unreadable(why)),
         };
         let is_new = !events.iter().any(|e| matches!(e, Event::Begun { attempt, .. } if *attempt == run.attempt));
-        self.begin(run, &mut read, &mut state, pen, is_new)?;
+        let written = self.begin(run, &mut read, &mut state, pen, is_new)?;
+        // From here on what was just agreed on counts: receipts name it.
+        let run = &Run { metadata: written.unwrap_or_else(|| run.metadata.clone()), ..run.clone() };
         crash::pass(CRASH_POINTS, "run.begun");
         let hash = read.contract.hash.to_hex();
         let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
@@ -117,15 +124,26 @@ impl Driver<'_> {
                 self.watch.ended(run, verdict);
                 return Ok(());
             }
+            // What programs do takes its time, and people look on.
+            if !matches!(effect, Effect::Freeze | Effect::Stage | Effect::Weigh | Effect::Publish) {
+                pen.send();
+            }
             let event = perform(&mut *hands, &effect, &mut state, stop, Some(pen));
             match stop.why() {
                 Some(Why::Lost) => return Ok(()),
+                // Another worker goes on where this one leaves.
+                Some(Why::Interrupted) if self.hands_back && !is_published(&event) => {
+                    let end = End { state: RunState::Queued, outcome: None, capsule: None };
+                    pen.write(&[], Vec::new(), Some(end))?;
+                    hands.leave(&Verdict::ended(Status::Failure, code::INTERRUPTED, "handed back"));
+                    return Ok(());
+                }
                 // What is published is published; everything else is given up.
-                Some(why) if !matches!(event, Event::Published { .. } | Event::Conflicted { .. }) => {
+                Some(why) if !is_published(&event) => {
                     let cancelled = why == Why::Cancelled;
                     let reason = if cancelled { "cancelled on request" } else { "interrupted; resume to go on" };
                     let decision = decide(&mut state, Event::Stopped { cancelled, reason: reason.to_owned() });
-                    pen.note(&decision.events);
+                    pen.note(&decision.events, Vec::new(), None);
                 }
                 _ => {
                     let place = crash_point(&event);
@@ -133,8 +151,8 @@ impl Driver<'_> {
                     let decision = decide(&mut state, event);
                     place.into_iter().for_each(|place| crash::pass(CRASH_POINTS, place));
                     match is_result {
-                        true => pen.write(&decision.events, Vec::new(), None, None)?,
-                        false => pen.note(&decision.events),
+                        true => pen.write(&decision.events, Vec::new(), None)?,
+                        false => pen.note(&decision.events, Vec::new(), None),
                     }
                 }
             }
@@ -164,8 +182,15 @@ impl Driver<'_> {
         }))
     }
 
-    /// The attempt begins, or is taken over: on its way to the record before anything is done.
-    fn begin(&self, run: &Run, read: &mut Read, state: &mut State, pen: &Pen, is_new: bool) -> Result<(), NotWritten> {
+    /// The attempt begins, or is taken over. The metadata, if that is new.
+    fn begin(
+        &self,
+        run: &Run,
+        read: &mut Read,
+        state: &mut State,
+        pen: &Pen,
+        is_new: bool,
+    ) -> Result<Option<String>, NotWritten> {
         let mut entries = Vec::new();
         let mut metadata = read.attached.clone();
         if is_new {
@@ -191,9 +216,9 @@ impl Driver<'_> {
             let what = "the run had no contract; the default one was attached".to_owned();
             events.extend(decide(state, Event::Warned { what }).events);
         }
-        // Nothing that anybody could see is done before the next write, which waits for this one.
-        pen.send(&events, entries, metadata);
-        Ok(())
+        // Nothing that anybody could see is done before it is on its way, and nothing is kept before it is on record.
+        pen.note(&events, entries, metadata.clone());
+        Ok(metadata)
     }
 
     fn dependencies(&self, run: &Run, agreement: &Agreement) -> Result<Vec<(String, u64, String)>, NotWritten> {
@@ -221,9 +246,9 @@ impl Driver<'_> {
         let end = End { state: RunState::Failed, outcome: Some(outcome.to_string()), capsule: None };
         let entries = vec![about.running(), about.ended(&verdict, Value::Null)];
         // One that was never planned cannot be said to run; the refusal itself has to be visible all the same.
-        match pen.write(&events, entries, None, Some(end.clone())) {
+        match pen.write(&events, entries, Some(end.clone())) {
             Err(NotWritten::Refused(_)) => {
-                pen.write(&events, vec![about.blocked(&bad.to_string())], None, Some(end))?
+                pen.write(&events, vec![about.blocked(&bad.to_string())], Some(end))?
             }
             other => other?,
         }
@@ -257,7 +282,7 @@ impl Driver<'_> {
         let admitted = verdict.status == Status::Success && !verdict.kept;
         let capsule = finished.outcome["capsule"].as_str().filter(|_| admitted).map(ToOwned::to_owned);
         let end = End { state, outcome: Some(finished.outcome.to_string()), capsule };
-        pen.write(events, entries, None, Some(end))
+        pen.write(events, entries, Some(end))
     }
 }
 
@@ -289,6 +314,11 @@ pub fn rehearse(mut state: State, hands: &mut dyn Hands) -> (State, Vec<Event>) 
 /// What the agent has done is on record before anything else begins. Everything else is found out again.
 fn is_result(event: &Event) -> bool {
     matches!(event, Event::Planned(_) | Event::Acted(_))
+}
+
+/// What has happened to the workspace has happened.
+fn is_published(event: &Event) -> bool {
+    matches!(event, Event::Published { .. } | Event::Conflicted { .. })
 }
 
 fn crash_point(event: &Event) -> Option<&'static str> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use actum_kernel::{Event, State, Status, Verdict, Why, code};
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::{Claim, Filter, Held, Run, RunState, Settle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agreement;
 use crate::desk::{Stop, stored};
@@ -132,6 +132,7 @@ impl Engine {
                 workshop: &*self.workshop,
                 watch: &*self.watch,
                 owner: &self.settings.owner,
+                hands_back: self.settings.submission.is_none(),
             };
             driver.drive(&run, &stop);
             locked(&self.held).remove(&run.id);
@@ -159,6 +160,10 @@ impl Engine {
             let free = self.gather();
             let claimed = if free > 0 { self.claim(free, &gone)? } else { Vec::new() };
             let nothing = claimed.is_empty();
+            // Whoever asked for more than there was has got all that the dead had left.
+            if claimed.len() < free && self.settings.submission.is_none() && !gone.is_empty() {
+                self.workshop.forget(&std::mem::take(&mut gone));
+            }
             for run in claimed {
                 let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
                 locked(&self.held).insert(run.id.clone(), (held, Arc::default()));
@@ -213,7 +218,8 @@ impl Engine {
     /// Whether there is nothing more to wait for.
     fn is_over(&self) -> Result<bool, JournalError> {
         let Some(submission) = &self.settings.submission else { return Ok(false) };
-        for state in [RunState::Queued, RunState::Running, RunState::Blocked] {
+        // What is blocked while nothing is under way waits for somebody to resume what it depends on.
+        for state in [RunState::Queued, RunState::Running] {
             let filter = Filter {
                 state: Some(state),
                 submission: Some(submission.clone()),
@@ -238,13 +244,21 @@ impl Engine {
             }
             let mut settled = false;
             for (run, because) in doomed {
-                settled |= self.doom(&run, &because)?;
+                settled |= !self.is_interrupted(&run, &because)? && self.doom(&run, &because)?;
             }
             // Somebody else is at it.
             if !settled {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether a run that failed only had to stop for a while: those who wait for it go on waiting.
+    fn is_interrupted(&self, waiting: &Run, failed: &str) -> Result<bool, JournalError> {
+        let found = self.waiter.wait(self.waiter.runs.runs_named(&waiting.tenant, failed))?;
+        let outcome = found.iter().find(|run| run.id == failed).and_then(|run| run.outcome.clone());
+        let outcome: Value = outcome.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        Ok(outcome["error"]["code"] == code::INTERRUPTED)
     }
 
     fn doom(&self, run: &Run, because: &str) -> Result<bool, JournalError> {

@@ -15,6 +15,14 @@ pub struct Program {
     pub folder: Folder,
     flags: Vec<String>,
     env: Vec<(String, String)>,
+    /// The words that change the user, and the folder in which that user finds the binary.
+    user: Option<Folder>,
+}
+
+const NOBODY: [&str; 6] = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"];
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }
 
 /// Any other program, for what a test or a benchmark needs from the machine.
@@ -32,7 +40,7 @@ pub struct Ended {
 
 impl Program {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), folder: Folder::new(), flags: Vec::new(), env: Vec::new() }
+        Self { path: path.into(), folder: Folder::new(), flags: Vec::new(), env: Vec::new(), user: None }
     }
 
     /// The same program on another store.
@@ -43,6 +51,20 @@ impl Program {
 
     pub fn with_env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The same program, from now on as an ordinary user who owns the folder and nothing else.
+    pub fn owned_by_nobody(mut self) -> Self {
+        if is_root() {
+            let own = Folder::new();
+            let (copy, folder) = (own.join("actum"), self.folder.path());
+            for (word, from, to) in [("cp", &*self.path, &*copy), ("chown", Path::new("nobody:nogroup"), folder)] {
+                let done = Command::new(word).arg("-R").arg(from).arg(to).status().expect("there is cp and chown");
+                assert!(done.success(), "{word} {}", to.display());
+            }
+            (self.path, self.user) = (copy, Some(own));
+        }
         self
     }
 
@@ -61,7 +83,12 @@ impl Program {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        self.command_of(Command::new(&self.path), arguments)
+        if self.user.is_none() {
+            return self.command_of(Command::new(&self.path), arguments);
+        }
+        let mut command = Command::new(NOBODY[0]);
+        command.args(&NOBODY[1..]).arg(&self.path);
+        self.command_of(command, arguments)
     }
 
     fn command_of(&self, mut command: Command, arguments: &[&str]) -> Command {
@@ -117,14 +144,13 @@ impl Visitor<'_> {
     /// As root by dropping to the user `nobody`; an ordinary user owns little enough already.
     pub fn run_with(&self, arguments: &[&str], input: &[u8]) -> Ended {
         let program = self.0;
-        let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
-        if !root {
+        if !is_root() {
             return program.run_with(arguments, input);
         }
         // The binary may lie where nobody may not go.
         let copy = program.copy_for_nobody();
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]).arg(&copy);
+        let mut command = Command::new(NOBODY[0]);
+        command.args(&NOBODY[1..]).arg(&copy);
         let ended = run(program.command_of(command, arguments), input);
         std::fs::remove_file(copy).expect("the copy can be removed");
         ended
@@ -202,6 +228,27 @@ impl Running {
         self.child.id()
     }
 
+    /// Sends a signal, by its name without SIG.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().expect("there is kill");
+        assert!(sent.success(), "it is there to be signalled");
+    }
+
+    /// All processes below this one, each with the time it began: a number may be used again.
+    pub fn below(&self) -> Vec<Process> {
+        let (mut found, mut parents) = (Vec::new(), vec![self.id()]);
+        while let Some(parent) = parents.pop() {
+            let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+            for children in tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()) {
+                for id in children.split_whitespace().filter_map(|id| id.parse().ok()) {
+                    found.extend(Process::find(id));
+                    parents.push(id);
+                }
+            }
+        }
+        found
+    }
+
     /// SIGKILL; then the lines that were still on their way.
     pub fn kill(mut self) -> Vec<String> {
         self.child.kill().expect("it can be killed");
@@ -222,6 +269,38 @@ impl Running {
         let lines: Vec<_> = std::iter::from_fn(|| self.line()).collect();
         let errors: Vec<_> = std::iter::from_fn(|| self.error_line()).collect();
         (self.child.wait().expect("it ends").code().unwrap_or(-1), lines, errors)
+    }
+}
+
+/// Some process of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub id: u32,
+    began: String,
+}
+
+impl Process {
+    /// One that is there and does something: who is dead and only not yet buried is not.
+    fn find(id: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The name before the bracket may hold anything.
+        let words: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
+        let began = words.get(19)?.to_string();
+        (!matches!(words.first(), Some(&"Z" | &"X"))).then_some(Self { id, began })
+    }
+
+    pub fn lives(&self) -> bool {
+        Self::find(self.id).as_ref() == Some(self)
+    }
+
+    /// Processes with this word among their arguments.
+    pub fn with_argument(word: &str) -> Vec<Self> {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let with = processes.filter(|process| {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+        });
+        with.filter_map(|process| Self::find(process.file_name().to_str()?.parse().ok()?)).collect()
     }
 }
 

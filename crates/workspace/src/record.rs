@@ -195,3 +195,20 @@ impl<'a> Reader<'a> {
         self.rest
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_write_the_same_record() {
+        let folder = actum_testkit::folder::Folder::new();
+        let path = folder.join("record");
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| (0..100).for_each(|_| Writer::new("test 1\n").save(&path, false).unwrap()));
+            }
+        });
+        assert_eq!(listed(folder.path()).unwrap(), [path]);
+    }
+}

@@ -289,6 +289,26 @@ impl Stage {
         Ok(all)
     }
 
+    /// The ids of all of them, also of those that are half made or half removed.
+    pub fn ids(home: &Path) -> Result<Vec<String>> {
+        let names = listed(&stages(home))?.into_iter().filter(|path| path.is_dir());
+        let name = |path: PathBuf| Some(path.file_name()?.to_str()?.trim_start_matches(UNFINISHED).to_owned());
+        Ok(names.filter_map(name).collect())
+    }
+
+    /// Removes what there is of a stage whose owner is gone. One in which a program runs stays; whoever is still making
+    /// it makes it in vain.
+    pub fn remove(home: &Path, id: &str) -> Result<()> {
+        let folder = stages(home).join(id);
+        if folder.is_dir()
+            && let Some(stage) = Self::load(&folder)?
+        {
+            let still = stage.settle()?;
+            return stage.drop(still);
+        }
+        remove_all(&stages(home).join(format!("{UNFINISHED}{id}")))
+    }
+
     /// Removes the stage and what was done in it. `still`: what `settle` gave.
     pub fn drop(self, still: File) -> Result<()> {
         // From here on it is no stage any more, whatever happens.

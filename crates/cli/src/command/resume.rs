@@ -6,7 +6,7 @@ use actum_api::error;
 use actum_contract::Intent;
 use actum_contract::change::ChangeError;
 use actum_engine::{CancelError, Cancelled, ResumeError, Resumed, cancel, resume};
-use actum_ledger::run::Filter;
+use actum_ledger::run::{Filter, RunState};
 use actum_sandbox::Signals;
 use clap::Args;
 use serde_json::json;
@@ -57,7 +57,13 @@ impl Resume {
         let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let open = Open::new(project, out)?;
         let row = open.run(&self.run)?;
-        let resumed = resume(&open.waiter, &row, &requested, intent).map_err(refused)?;
+        let resumed = match resume(&open.waiter, &row, &requested, intent) {
+            // Nobody works on it any more: it is there for the taking.
+            Err(ResumeError::State(RunState::Running, _)) if intent == Intent::Resume && open.is_abandoned(&row)? => {
+                Resumed::Queued
+            }
+            resumed => resumed.map_err(refused)?,
+        };
         let id = match &resumed {
             Resumed::Forked(id) => id.clone(),
             _ => row.id.clone(),
@@ -120,7 +126,7 @@ impl Cancel {
         out.result(&json!({"run_id": row.id, "cancelled": cancelled == Cancelled::AtOnce, "asked": cancelled == Cancelled::Asked}), || {
             format!("{} {word}", row.id)
         });
-        if others.iter().any(|other| other.state == actum_ledger::run::RunState::Blocked) {
+        if others.iter().any(|other| other.state == RunState::Blocked) {
             out.remark("runs that depend on it will fail");
         }
         Ok(0)

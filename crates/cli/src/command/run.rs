@@ -241,7 +241,8 @@ pub(crate) fn work_on(
 ) -> Result<(), Failure> {
     let shop = Shop::open(open, jobs.min(4))?;
     let settings = Settings { owner: shop.owner.clone(), place: open.place.clone(), lease, jobs, submission };
-    let engine = Arc::new(Engine::new(open.waiter.clone(), Arc::new(SharedShop(shop)), watch, settings));
+    let workshop = Arc::new(SharedShop(Arc::clone(&shop)));
+    let engine = Arc::new(Engine::new(open.waiter.clone(), workshop, watch, settings));
     let (asked, told) = (Arc::clone(&engine), Arc::new(AtomicBool::new(false)));
     let heeding = std::thread::Builder::new().name("actum-signals".into()).spawn(move || {
         while signals.next() {
@@ -253,7 +254,9 @@ pub(crate) fn work_on(
         }
     });
     heeding.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start a thread: {e}")))?;
-    Ok(engine.work()?)
+    engine.work()?;
+    shop.close();
+    Ok(())
 }
 
 /// The exit code that a run comes to.

@@ -61,6 +61,44 @@ impl RunFolder {
         written.map_err(|e| unwritable(&path, &e))
     }
 
+    /// Where an end is put together by whoever believes to have the run. Only once it is on record is it moved in: who
+    /// had lost the run meanwhile has then touched nothing.
+    fn aside(&self, epoch: u64) -> Self {
+        Self(self.path(&format!("{ASIDE}{epoch}")))
+    }
+
+    pub(super) fn begin_end(&self, epoch: u64) -> Done<Self> {
+        self.drop_end(epoch);
+        let aside = self.aside(epoch);
+        fs::create_dir(&aside.0).map_err(|e| unwritable(&aside.0, &e))?;
+        Ok(aside)
+    }
+
+    pub(super) fn drop_end(&self, epoch: u64) {
+        let _ = fs::remove_dir_all(self.aside(epoch).0);
+    }
+
+    /// Ends that never came on record.
+    pub(super) fn drop_ends(&self) {
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(ASIDE.as_bytes()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Moves in the end that is on record, which is that of the last one who had the run; whoever recorded it may have
+    /// been killed before. The receipt comes last: where it lies, all that it names lies too.
+    pub(crate) fn settle(&self, epoch: u64) {
+        let aside = self.aside(epoch);
+        if aside.0.is_dir() {
+            for name in LEFT {
+                let _ = fs::rename(aside.path(name), self.path(name));
+            }
+            self.drop_end(epoch);
+        }
+    }
+
     /// A new folder with a request in it, for an agent to answer in.
     pub(super) fn exchange(&self, request: &Value) -> Done<PathBuf> {
         let folder = self.path("exchange");
@@ -74,6 +112,11 @@ impl RunFolder {
         Ok(folder)
     }
 }
+
+const ASIDE: &str = ".ended-";
+/// What an end leaves.
+const LEFT: [&str; 6] =
+    ["recording.json", "diff.patch", "receipt.statement.json", "result.json", "replay.sh", "RECEIPT.json"];
 
 fn unwritable(path: &Path, e: &std::io::Error) -> Failure {
     Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()))
@@ -97,14 +140,6 @@ fn newest(waiter: &Waiter, tenant: &Tenant, below: u64, wanted: &dyn Fn(&Value) 
         }
         from = last;
     }
-}
-
-/// Receipts of a project are made one after the other, by whatever worker: it is a worker's turn from its look at the
-/// last one until its own is in the ledger. Who ends in between, ends the turn too.
-fn take_turn(home: &Path) -> Done<fs::File> {
-    let path = home.join("receipts.lock");
-    let file = fs::File::create(&path).and_then(|file| file.lock().map(|()| file));
-    file.map_err(|e| unwritable(&path, &e))
 }
 
 /// Beyond every entry.
@@ -148,10 +183,8 @@ impl RunHands {
         let waiter = &self.shop.waiter;
         let log = waiter.wait(waiter.journal.log(&self.shop.tenant))?;
         let fields: Value = serde_json::from_str(&self.facts.metadata).unwrap_or(Value::Null);
-        // Each names the one before it.
-        if self.turn.is_none() {
-            self.turn = Some(take_turn(&self.shop.home)?);
-        }
+        // One receipt after the other: each names the one before it, and is on record before the next is signed.
+        self.turn = self.shop.turn();
         let last = receipt_before(waiter, &self.shop.tenant, &self.shop.place, END)?;
         let previous = last.map(|(_, digest)| digest);
         let predicate = json!({
@@ -197,16 +230,15 @@ impl RunHands {
             .map_err(|e| Failure::new(error::INTERNAL, format!("the receipt cannot be read again: {e}")))?
             .digest()
             .to_hex();
-
-        self.folder.write("recording.json", &recording)?;
-        self.folder.write("diff.patch", &diff_text)?;
-        self.folder.write("receipt.statement.json", format!("{statement:#}\n").as_bytes())?;
-        self.folder.write("result.json", &serde_json::to_vec_pretty(&result).unwrap_or_default())?;
-        self.folder.write("RECEIPT.json", format!("{envelope}\n").as_bytes())?;
+        let end = self.folder.begin_end(self.facts.epoch)?;
+        end.write("recording.json", &recording)?;
+        end.write("diff.patch", &diff_text)?;
+        end.write("receipt.statement.json", format!("{statement:#}\n").as_bytes())?;
+        end.write("result.json", &serde_json::to_vec_pretty(&result).unwrap_or_default())?;
+        end.write("RECEIPT.json", format!("{envelope}\n").as_bytes())?;
         if is_success {
-            self.replay_script()?;
+            self.replay_script(&end)?;
         }
-        let _ = fs::remove_dir_all(self.folder.path("exchange"));
 
         let error = verdict
             .code
@@ -279,7 +311,7 @@ impl RunHands {
         }
     }
 
-    fn replay_script(&self) -> Done<()> {
+    fn replay_script(&self, end: &RunFolder) -> Done<()> {
         let quote = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
         let script = format!(
             "#!/usr/bin/env bash\n\
@@ -291,7 +323,7 @@ impl RunHands {
             program = self.shop.program.display().to_string().replace(['"', '\\', '$', '`'], ""),
             root = quote(&self.shop.root),
         );
-        let path = self.folder.path("replay.sh");
+        let path = end.path("replay.sh");
         let written = fs::OpenOptions::new()
             .write(true)
             .create(true)

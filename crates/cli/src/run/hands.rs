@@ -44,7 +44,7 @@ pub(crate) struct RunHands {
     /// Programs that the run started, by their content.
     pub(super) programs: Vec<Value>,
     pub(super) started: Timestamp,
-    /// The turn to make the next receipt, while it is on its way into the ledger.
+    /// Held from the signing of a receipt until it is on record.
     pub(super) turn: Option<File>,
 }
 
@@ -52,11 +52,14 @@ pub(crate) struct RunHands {
 pub(super) type Done<T> = Result<T, Failure>;
 
 impl RunHands {
-    pub(crate) fn new(shop: Arc<Shop>, facts: Facts, state: &State) -> Done<Self> {
+    pub(crate) fn new(shop: Arc<Shop>, facts: Facts) -> Done<Self> {
         let workspace = shop.workspace(&facts.agreement.workspace)?;
         let rules = rules(&facts.agreement.workspace, Vec::new(), Vec::new())?;
         let folder = RunFolder::make(&shop.home, &facts.run)?;
-        let hands = Self {
+        // What workers that were lost have left is of no use: its state is on record.
+        shop.remove_stages(&|id| id.strip_prefix(&facts.run).is_some_and(|rest| rest.starts_with('.')));
+        folder.drop_ends();
+        Ok(Self {
             shop,
             facts,
             workspace,
@@ -67,12 +70,7 @@ impl RunHands {
             programs: Vec::new(),
             started: Timestamp::now(),
             turn: None,
-        };
-        // What a worker that was lost has left is of no use: its state is on record.
-        if let Some(old) = &state.stage {
-            hands.drop_stage_named(old);
-        }
-        Ok(hands)
+        })
     }
 
     /// Hands that repeat a run on a copy of its input.
@@ -96,14 +94,6 @@ impl RunHands {
     /// Where programs see the stage. The same path in a repetition, wherever that is done.
     pub(super) fn at(&self) -> PathBuf {
         self.facts.agreement.workspace.clone()
-    }
-
-    fn drop_stage_named(&self, id: &str) {
-        let Ok(stage) = Stage::find(&self.shop.home, id) else { return };
-        // One in which something still runs is left to whoever cleans up later.
-        if let Ok(still) = stage.settle() {
-            let _ = stage.drop(still);
-        }
     }
 
     pub(super) fn digest(text: Option<&String>) -> Done<Digest> {
@@ -162,7 +152,6 @@ impl RunHands {
             // A copy of what was frozen cannot be made from a workspace that has moved on.
             let strict = strict || (mode != Mode::Overlay && !is_new) || self.repeats.is_some();
             let wanted = NewStage { id: id.clone(), mode, strict, rules: self.rules.clone(), at_ms: now_ms() };
-            self.drop_stage_named(&id);
             let stage = Stage::new(&self.workspace, base, wanted)?;
             if current != base {
                 stage.bring(&self.workspace, base, current)?;
@@ -361,16 +350,34 @@ impl Hands for RunHands {
     }
 
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
-        self.receipt(verdict, state).map_err(|failure| failure.message)
+        self.receipt(verdict, state).map_err(|failure| {
+            self.folder.drop_end(self.facts.epoch);
+            failure.message
+        })
     }
 
     fn leave(&mut self, verdict: &Verdict) {
         self.turn = None;
+        if self.repeats.is_none() {
+            self.folder.settle(self.facts.epoch);
+            let _ = std::fs::remove_dir_all(self.folder.path("exchange"));
+        }
         if let Some(stage) = self.stage.take()
             && !verdict.kept
             && let Ok(still) = stage.settle()
         {
             // What cannot be removed now is removed by whoever cleans up.
+            let _ = stage.drop(still);
+        }
+    }
+}
+
+/// Hands that were let go of without an end, because the run is lost or the store is, leave no stage behind.
+impl Drop for RunHands {
+    fn drop(&mut self) {
+        if let Some(stage) = self.stage.take()
+            && let Ok(still) = stage.settle()
+        {
             let _ = stage.drop(still);
         }
     }

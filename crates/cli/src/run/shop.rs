@@ -3,16 +3,19 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use actum_api::error;
 use actum_contract::id::Tenant;
 use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
-use actum_ledger::run::{Run, Runs};
+use actum_ledger::run::{Run, RunState, Runs};
 use actum_sandbox::Spawner;
 use actum_store::blob::Folder as Blobs;
-use actum_workspace::{Mode, Workspace};
+use actum_workspace::{Mode, Stage, Workspace};
+use serde_json::Value;
 
+use super::finish::RunFolder;
 use super::hands::{Facts, RunHands};
 use crate::command::doctor;
 use crate::config::{Config, SandboxConfig};
@@ -53,6 +56,20 @@ impl Open {
 
     /// The run whose id begins so.
     pub(crate) fn run(&self, prefix: &str) -> Result<Run, Failure> {
+        let found = self.find(prefix)?;
+        if found.state.is_over() {
+            RunFolder::of(&self.project.folder()?, &found.id).settle(found.epoch);
+        }
+        Ok(found)
+    }
+
+    /// Whether whoever worked on it is known to be dead.
+    pub(crate) fn is_abandoned(&self, run: &Run) -> Result<bool, Failure> {
+        let home = self.project.folder()?;
+        Ok(run.state == RunState::Running && run.owner.as_ref().is_some_and(|owner| gone(&home).contains(owner)))
+    }
+
+    fn find(&self, prefix: &str) -> Result<Run, Failure> {
         let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
         match <[Run; 1]>::try_from(found) {
             Ok([run]) => Ok(run),
@@ -114,7 +131,7 @@ impl Shop {
         let mode = doctor::best(project)?;
         let spawner = Spawner::start(ready).map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let (owner, alive) = enter(&home)?;
-        Ok(Arc::new(Self {
+        let shop = Self {
             root: project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned()),
             blobs: project.blobs()?,
             waiter: open.waiter.clone(),
@@ -128,14 +145,58 @@ impl Shop {
             owner,
             home,
             _alive: alive,
-        }))
+        };
+        shop.tidy();
+        Ok(Arc::new(shop))
     }
 
     pub(crate) fn workspace(&self, folder: &Path) -> Result<Workspace, actum_workspace::Error> {
         let blobs: Arc<dyn actum_contract::blob::Blobs> = self.blobs.clone();
         Workspace::open(folder, &self.home, blobs)
     }
+
+    /// The turn to sign a receipt, among all workers of the project. Nobody waits for good for one who stands still: then
+    /// two receipts may name the same predecessor, and both are true.
+    pub(super) fn turn(&self) -> Option<File> {
+        let file = File::create(self.home.join("receipts.lock")).ok()?;
+        let end = Instant::now() + TURN_MAX;
+        while file.try_lock().is_err() {
+            if Instant::now() >= end {
+                return None;
+            }
+            std::thread::sleep(TURN_EVERY);
+        }
+        Some(file)
+    }
+
+    /// Removes stages; what cannot be removed now is removed by whoever cleans up later.
+    pub(super) fn remove_stages(&self, of: &dyn Fn(&str) -> bool) {
+        for id in Stage::ids(&self.home).unwrap_or_default().iter().filter(|id| of(id)) {
+            let _ = Stage::remove(&self.home, id);
+        }
+    }
+
+    /// Removes what the dead have left of runs that are over: nobody takes those up again. A kept result stays.
+    fn tidy(&self) {
+        self.remove_stages(&|id| {
+            let Some((run, epoch)) = id.rsplit_once('.') else { return false };
+            let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, run)).unwrap_or_default();
+            let Some(run) = found.into_iter().find(|found| found.id == run) else { return false };
+            let outcome: Value =
+                run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let kept = outcome["verdict"]["kept"] == true && epoch == run.epoch.to_string();
+            run.state.is_over() && !kept
+        });
+    }
+
+    /// Its runs are over or given back: nobody has to find out that it is gone.
+    pub(crate) fn close(&self) {
+        let _ = fs::remove_file(workers(&self.home).join(&self.owner));
+    }
 }
+
+const TURN_MAX: Duration = Duration::from_secs(5);
+const TURN_EVERY: Duration = Duration::from_millis(5);
 
 fn workers(home: &Path) -> PathBuf {
     home.join("workers")
@@ -147,15 +208,33 @@ fn enter(home: &Path) -> Result<(String, File), Failure> {
     let unwritable = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", folder.display()));
     fs::create_dir_all(&folder).map_err(unwritable)?;
     let owner = format!("worker-{}-{}", std::process::id(), new_id());
-    let file = File::create(folder.join(&owner)).map_err(unwritable)?;
-    file.lock().map_err(unwritable)?;
+    // It gets its name when it is locked: nobody ever sees a living worker's file free.
+    let aside = folder.join(format!("{NOT_YET}{owner}"));
+    let file = File::create(&aside).map_err(unwritable)?;
+    file.lock().and_then(|()| fs::rename(&aside, folder.join(&owner))).map_err(unwritable)?;
     Ok((owner, file))
 }
 
 impl Drop for Shop {
     fn drop(&mut self) {
-        let _ = fs::remove_file(workers(&self.home).join(&self.owner));
+        self.close();
     }
+}
+
+/// How the file of a worker begins that is not there yet.
+const NOT_YET: &str = ".";
+
+/// Workers of this project whose file nobody holds any more.
+fn gone(home: &Path) -> Vec<String> {
+    let mut gone = Vec::new();
+    for entry in fs::read_dir(workers(home)).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
+        if !name.starts_with(NOT_YET) && is_free {
+            gone.push(name);
+        }
+    }
+    gone
 }
 
 /// A handle that the engine can share.
@@ -167,7 +246,7 @@ impl Workshop for SharedShop {
         run: &Run,
         contract_hash: &str,
         agreement: &Agreement,
-        state: &State,
+        _: &State,
     ) -> Result<Box<dyn Hands>, String> {
         let facts = Facts {
             run: run.id.clone(),
@@ -179,7 +258,7 @@ impl Workshop for SharedShop {
             metadata: run.metadata.clone(),
             agreement: agreement.clone(),
         };
-        let hands = RunHands::new(Arc::clone(&self.0), facts, state).map_err(|e| e.message)?;
+        let hands = RunHands::new(Arc::clone(&self.0), facts).map_err(|e| e.message)?;
         Ok(Box::new(hands))
     }
 
@@ -187,16 +266,15 @@ impl Workshop for SharedShop {
         self.0.tenant.clone()
     }
 
-    /// Workers of this project whose file nobody holds any more. Theirs are taken over at once.
+    /// Theirs are taken over at once.
     fn gone(&self) -> Vec<String> {
-        let mut gone = Vec::new();
-        for entry in fs::read_dir(workers(&self.0.home)).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
-            if name != self.0.owner && is_free {
-                gone.push(name);
-            }
+        gone(&self.0.home)
+    }
+
+    fn forget(&self, gone: &[String]) {
+        for name in gone {
+            let _ = fs::remove_file(workers(&self.0.home).join(name));
         }
-        gone
+        self.0.tidy();
     }
 }
