@@ -153,6 +153,7 @@ pub(crate) fn receipt_before(waiter: &Waiter, tenant: &Tenant, place: &str, seq:
 
 impl RunHands {
     pub(super) fn receipt(&mut self, verdict: &Verdict, state: &State) -> Done<Finished> {
+        let end = self.folder.begin_end(self.facts.epoch)?;
         let changes = self.changes(state)?;
         let capsule = self.capsule(state)?;
         let is_success = verdict.status == Status::Success;
@@ -230,7 +231,6 @@ impl RunHands {
             .map_err(|e| Failure::new(error::INTERNAL, format!("the receipt cannot be read again: {e}")))?
             .digest()
             .to_hex();
-        let end = self.folder.begin_end(self.facts.epoch)?;
         end.write("recording.json", &recording)?;
         end.write("diff.patch", &diff_text)?;
         end.write("receipt.statement.json", format!("{statement:#}\n").as_bytes())?;
