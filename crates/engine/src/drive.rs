@@ -247,9 +247,7 @@ impl Driver<'_> {
         let entries = vec![about.running(), about.ended(&verdict, Value::Null)];
         // One that was never planned cannot be said to run; the refusal itself has to be visible all the same.
         match pen.write(&events, entries, Some(end.clone())) {
-            Err(NotWritten::Refused(_)) => {
-                pen.write(&events, vec![about.blocked(&bad.to_string())], Some(end))?
-            }
+            Err(NotWritten::Refused(_)) => pen.write(&events, vec![about.blocked(&bad.to_string())], Some(end))?,
             other => other?,
         }
         self.watch.ended(run, &verdict);

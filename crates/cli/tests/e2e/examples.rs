@@ -55,3 +55,64 @@ fn the_transcript_is_true() {
 fn without_root(text: &str) -> &str {
     text.split(", root ").next().unwrap_or_default()
 }
+
+/// An example in a folder of its own, as it is in the repository.
+fn example(name: &str) -> actum_testkit::program::Program {
+    let actum = actum();
+    let from = format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"));
+    for entry in std::fs::read_dir(from).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+        actum.file(&entry.file_name().to_string_lossy(), std::fs::read(entry.path()).unwrap());
+    }
+    actum
+}
+
+#[test]
+fn the_quickstart_publishes_verifies_and_repeats() {
+    let actum = example("quickstart");
+    let before = actum_testkit::tree::read(actum.folder());
+    let ended = actum.run(&["run", "--json", "work.yaml"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let run = ended.json()["runs"][0]["run_id"].as_str().unwrap().to_owned();
+    for proof in ["verify", "replay", "gate"] {
+        let ended = actum.run(&[proof, &run]);
+        assert_eq!(ended.code, 0, "{proof}: {}{}", ended.stdout, ended.stderr);
+    }
+    // Again, with nothing left to do; and again after it was taken back.
+    assert_eq!(actum.run(&["run", "work.yaml"]).code, 0);
+    assert_eq!(actum.run(&["undo", &run]).code, 0);
+    assert_eq!(actum_testkit::tree::read(actum.folder()), before);
+    assert_eq!(actum.run(&["run", "work.yaml"]).code, 0);
+}
+
+#[test]
+fn the_dag_has_three_levels_and_a_report() {
+    let actum = example("dag");
+    let ended = actum.run(&["run", "work.yaml"]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("6 runs succeeded of 6"), "{}", ended.stdout);
+    let report = std::fs::read_to_string(actum.path("REPORT.txt")).unwrap();
+    assert_eq!(report, "Numbers are true.\nSentences are short.\nSources are named.\n");
+}
+
+#[test]
+fn what_is_denied_leaves_nothing() {
+    let actum = example("denied");
+    let before = actum_testkit::tree::read(actum.folder());
+    let ended = actum.run(&["run", "work.yaml"]);
+    assert_eq!(ended.code, 3, "{}", ended.stdout);
+    assert!(ended.stdout.contains("Exceeded max files: 3 > 2"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("Exceeded max tool ops: 3 > 2"), "{}", ended.stdout);
+    assert_eq!(actum_testkit::tree::read(actum.folder()), before);
+}
+
+#[test]
+fn corrections_converge_or_do_not() {
+    let actum = example("correction");
+    let ended = actum.run(&["run", "work.yaml"]);
+    assert_eq!(ended.code, 1, "{}", ended.stdout);
+    for line in ["✓ light  published", "✓ heavy  published", "CORRECTION_NOT_CONVERGING"] {
+        assert!(ended.stdout.contains(line), "{line}: {}", ended.stdout);
+    }
+    assert_eq!(std::fs::read_to_string(actum.path("answer.txt")).unwrap(), "42\n");
+    assert!(!actum.path("stubborn.json").exists());
+}
