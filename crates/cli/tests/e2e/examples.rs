@@ -56,19 +56,19 @@ fn without_root(text: &str) -> &str {
     text.split(", root ").next().unwrap_or_default()
 }
 
-/// An example in a folder of its own, as it is in the repository.
-fn example(name: &str) -> actum_testkit::program::Program {
+/// An example in a folder of its own, as it was before anybody tried it out.
+fn example(name: &str, files: &[&str]) -> actum_testkit::program::Program {
     let actum = actum();
-    let from = format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"));
-    for entry in std::fs::read_dir(from).unwrap().flatten().filter(|entry| entry.path().is_file()) {
-        actum.file(&entry.file_name().to_string_lossy(), std::fs::read(entry.path()).unwrap());
+    for file in ["actum.toml", "work.yaml"].iter().chain(files) {
+        let path = format!("{}/../../examples/{name}/{file}", env!("CARGO_MANIFEST_DIR"));
+        actum.file(file, std::fs::read(path).unwrap());
     }
     actum
 }
 
 #[test]
 fn the_quickstart_publishes_verifies_and_repeats() {
-    let actum = example("quickstart");
+    let actum = example("quickstart", &["agent.yaml"]);
     let before = actum_testkit::tree::read(actum.folder());
     let ended = actum.run(&["run", "--json", "work.yaml"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -86,7 +86,7 @@ fn the_quickstart_publishes_verifies_and_repeats() {
 
 #[test]
 fn the_dag_has_three_levels_and_a_report() {
-    let actum = example("dag");
+    let actum = example("dag", &["draft.sh", "reconcile.sh"]);
     let ended = actum.run(&["run", "work.yaml"]);
     assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.contains("6 runs succeeded of 6"), "{}", ended.stdout);
@@ -96,7 +96,7 @@ fn the_dag_has_three_levels_and_a_report() {
 
 #[test]
 fn what_is_denied_leaves_nothing() {
-    let actum = example("denied");
+    let actum = example("denied", &[]);
     let before = actum_testkit::tree::read(actum.folder());
     let ended = actum.run(&["run", "work.yaml"]);
     assert_eq!(ended.code, 3, "{}", ended.stdout);
@@ -107,7 +107,7 @@ fn what_is_denied_leaves_nothing() {
 
 #[test]
 fn corrections_converge_or_do_not() {
-    let actum = example("correction");
+    let actum = example("correction", &[]);
     let ended = actum.run(&["run", "work.yaml"]);
     assert_eq!(ended.code, 1, "{}", ended.stdout);
     for line in ["✓ light  published", "✓ heavy  published", "CORRECTION_NOT_CONVERGING"] {
