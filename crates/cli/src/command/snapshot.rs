@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
-use actum_contract::blob::BlobError;
+use actum_contract::blob::{BlobError, Blobs as _};
 use actum_contract::digest::Digest;
+use actum_kernel::Event;
+use actum_ledger::run::{Filter, RunState};
 use actum_store::blob::Thoroughness;
 use actum_workspace::{Rules, Snapshot, diff, retain, thaw_new};
 use clap::{Args, Subcommand};
@@ -15,6 +17,7 @@ use super::diff::show;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
 use crate::ui::{Out, count, table};
 use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, time};
 
@@ -118,7 +121,7 @@ impl Verb {
             Self::Thaw(thaw) => thaw.run(&project, out),
             Self::Diff(diff) => diff.run(&project, out),
             Self::List => list(&project, out),
-            Self::Gc(gc) => gc.run(&project, out),
+            Self::Gc(gc) => gc.run(global, &project, out),
             Self::Pin(named) => named.change(&project, out, "pinned", |s, home| s.pin(home, true)),
             Self::Unpin(named) => named.change(&project, out, "unpinned", |s, home| s.pin(home, false)),
             Self::Forget(named) => named.change(&project, out, "forgot", |s, home| s.forget(home)),
@@ -269,16 +272,52 @@ fn list(project: &Project, out: &mut Out) -> Ended {
     Ok(0)
 }
 
+/// What runs that are not over, or can be gone on with, stand on and have come to.
+fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
+    let mut trees = Vec::new();
+    for state in [RunState::Queued, RunState::Running, RunState::Blocked, RunState::Failed] {
+        let mut before = None;
+        loop {
+            let (place, before_id) = (Some(open.place.clone()), before.clone());
+            let filter = Filter { state: Some(state), place, before: before_id, limit: RUNS_PAGE, submission: None };
+            let runs = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
+            let Some(last) = runs.last() else { break };
+            before = Some(last.id.clone());
+            for run in runs {
+                let events = open.waiter.wait(open.waiter.runs.events(&open.tenant, &run.id, 0))?;
+                for event in actum_engine::events_of(&events).unwrap_or_default() {
+                    let tree = match &event {
+                        Event::Frozen { before, .. } => before,
+                        Event::Acted(acted) => &acted.state,
+                        _ => continue,
+                    };
+                    trees.extend(Digest::from_hex(tree));
+                }
+            }
+        }
+    }
+    trees.sort_unstable();
+    trees.dedup();
+    // One that is gone already cannot be kept any more.
+    let blobs = open.project.blobs()?;
+    trees.retain(|tree| blobs.contains(*tree).unwrap_or(false));
+    Ok(trees)
+}
+
+/// Runs read at a time.
+const RUNS_PAGE: usize = 200;
+
 impl Gc {
-    fn run(self, project: &Project, out: &mut Out) -> Ended {
+    fn run(self, global: &Global, project: &Project, out: &mut Out) -> Ended {
         let opened = workspace::open(project, project.root(), out)?;
         let mut kept = None;
         // Nothing is published meanwhile: what is under way could not be seen as a whole.
         let _still = workspace::lock(project, &opened, out)?;
+        let needed = trees_of_runs(&Open::new(Project::find(global)?, out)?)?;
         let how = if self.max_bytes.is_some() { Thoroughness::Exact } else { Thoroughness::Cheap };
         let swept = opened.blobs.sweep(how, |blobs| {
             let cost = |digest| blobs.cost(digest);
-            let found = retain(&opened.workspace, blobs, &[], &cost, self.max_bytes)?;
+            let found = retain(&opened.workspace, blobs, &needed, &cost, self.max_bytes)?;
             let contents = found.contents.clone();
             kept = Some(found);
             Ok::<_, actum_workspace::Error>(contents)

@@ -54,6 +54,19 @@ fn resume_goes_on_at_the_first_step_without_a_result() {
 }
 
 #[test]
+fn cleaning_up_leaves_what_can_be_gone_on_with() {
+    let actum = project(&[("a", UNSTEADY)]);
+    let (_, failed) = one(&actum, item("i", "a"), &[]);
+    for flags in [&["snapshot", "gc"][..], &["snapshot", "gc", "--max-bytes", "0"]] {
+        let ended = actum.run(flags);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+    let ended = actum.run(&["resume", "--json", &id(&failed)]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(lines(&actum), "one in attempt 1\ntwo in attempt 2\n");
+}
+
+#[test]
 fn another_contract_is_refused_overridden_or_forked() {
     let actum = project(&[("a", UNSTEADY)]);
     let (_, failed) = one(&actum, item("i", "a"), &[]);
