@@ -13,15 +13,18 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Ended;
+use crate::args::Global;
 use crate::document::Document;
 use crate::failure::Failure;
+use crate::project::Project;
+use crate::run::Open;
 use crate::ui::{Out, table};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Show the contract that a run started here and now would get
+    /// Show the contract of a run, or the one that a run started here and now would get
     #[command(after_help = "Example:\n  actum contract show --profile ci")]
-    Show(Request),
+    Show(Show),
     /// Print its hash
     #[command(after_help = "Example:\n  actum contract hash --profile ci --set plannerTimeoutMs=60000")]
     Hash(Request),
@@ -51,6 +54,31 @@ pub(crate) struct Request {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The run, or the beginning of its id
+    #[arg(conflicts_with_all = ["profile", "set", "config"])]
+    run: Option<String>,
+
+    #[command(flatten)]
+    request: Request,
+}
+
+impl Show {
+    fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let Some(prefix) = &self.run else { return self.request.show(out) };
+        let open = Open::new(Project::find(global)?, out)?;
+        let run = open.run(prefix)?;
+        let contract = super::status::status(&open, &run)?["contract"].clone();
+        let stored = actum_engine::read_agreement(&run.metadata);
+        out.result(&contract, || match &stored {
+            Ok((contract, ..)) => lines(contract),
+            Err(bad) => format!("{}: {bad}", bad.code()),
+        });
+        Ok(if stored.is_ok() { 0 } else { 5 })
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// A profile, a file of fields, or a file with the metadata of a run
     a: String,
@@ -65,9 +93,9 @@ pub(crate) struct Check {
 }
 
 impl Verb {
-    pub(crate) fn run(self, out: &mut Out) -> Ended {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         match self {
-            Self::Show(request) => request.show(out),
+            Self::Show(show) => show.run(global, out),
             Self::Hash(request) => request.hash(out),
             Self::Explain(request) => request.explain(out),
             Self::Diff(diff) => diff.run(out),
@@ -111,21 +139,7 @@ impl Request {
     fn show(self, out: &mut Out) -> Ended {
         let resolved = self.resolve()?;
         let contract = Contract::resolved(&resolved);
-        out.result(&to_json(&resolved), || {
-            let m = &contract.material;
-            let mut rows = vec![
-                ("contract hash", contract.hash.to_hex()),
-                ("schema version", m.execution_contract_schema_version.to_string()),
-                ("determinism policy", m.determinism_policy_version.to_string()),
-                ("planner policy", m.planner_policy_version.to_string()),
-                ("correction recipe", m.correction_recipe_version.to_string()),
-                ("validation policy", m.validation_policy_version.to_string()),
-                ("randomness seed", m.randomness_seed.clone()),
-                ("from environment", none_if_empty(&contract.fallback_names().join(", "))),
-            ];
-            rows.extend(Field::all().map(|f| (f.name(), contract.config().get(f).to_string())));
-            rows.iter().map(|(name, value)| format!("{name:<30}{value}")).collect::<Vec<_>>().join("\n")
-        });
+        out.result(&to_json(&resolved), || lines(&contract));
         Ok(0)
     }
 
@@ -159,6 +173,23 @@ impl Request {
         });
         Ok(0)
     }
+}
+
+/// A contract, a line for each thing that was agreed.
+fn lines(contract: &Contract) -> String {
+    let m = &contract.material;
+    let mut rows = vec![
+        ("contract hash", contract.hash.to_hex()),
+        ("schema version", m.execution_contract_schema_version.to_string()),
+        ("determinism policy", m.determinism_policy_version.to_string()),
+        ("planner policy", m.planner_policy_version.to_string()),
+        ("correction recipe", m.correction_recipe_version.to_string()),
+        ("validation policy", m.validation_policy_version.to_string()),
+        ("randomness seed", m.randomness_seed.clone()),
+        ("from environment", none_if_empty(&contract.fallback_names().join(", "))),
+    ];
+    rows.extend(Field::all().map(|f| (f.name(), contract.config().get(f).to_string())));
+    rows.iter().map(|(name, value)| format!("{name:<30}{value}")).collect::<Vec<_>>().join("\n")
 }
 
 fn none_if_empty(text: &str) -> String {

@@ -67,7 +67,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Sandbox(sandbox) => sandbox.run(&global, ahead, out),
         Command::Doctor(doctor) => doctor.run(&global, out),
         Command::Canon(canon) => canon.run(out),
-        Command::Contract(verb) => verb.run(out),
+        Command::Contract(verb) => verb.run(&global, out),
         Command::Schema(schema) => schema.run(out),
         Command::Completions(completions) => completions.run(out),
         Command::Key(verb) => verb.run(&global, out),

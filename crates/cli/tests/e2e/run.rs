@@ -567,6 +567,8 @@ fn lists_pages_and_a_summary() {
     assert_eq!((rest["runs"].as_array().unwrap().len(), &rest["next"]), (1, &Value::Null));
     assert_eq!(asked(&actum, &["list", "--json", "--state", "failed"])["runs"].as_array().unwrap().len(), 1);
     assert_eq!(actum.run(&["list", "--state", "dead"]).code, 2);
+    let shown = asked(&actum, &["contract", "show", "--json", first["runs"][0]["run_id"].as_str().unwrap()]);
+    assert_eq!(shown["hash"], "eaa65ae6e4c8366fb3b20b76295914499fbe5f03f5e0c9a1b294d015badc7868");
     let summary = asked(&actum, &["status", "--json"]);
     assert_eq!((&summary["runs"]["succeeded"], &summary["runs"]["failed"]), (&json!(3), &json!(1)));
     assert_eq!(actum.run(&["status", "zzz"]).code, 7);
