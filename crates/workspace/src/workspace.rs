@@ -119,6 +119,11 @@ impl Workspace {
         Ok(self.freeze_into(&*self.blobs.batch()?, rules, false)?.id)
     }
 
+    /// The same, for whoever holds the lock.
+    pub fn state_held(&self, _held: &Lock, rules: &Rules) -> Result<Digest> {
+        Ok(self.freeze_into(&*self.blobs.batch()?, rules, false)?.id)
+    }
+
     /// Keeps a snapshot whose contents are stored, while the batch that stored them is still held.
     fn keep(&self, frozen: &Frozen, rules: &Rules, at_ms: u64) -> Result<()> {
         let Frozen { id, files, bytes, .. } = *frozen;

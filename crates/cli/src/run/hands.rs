@@ -46,6 +46,9 @@ pub(crate) struct RunHands {
     pub(super) started: Timestamp,
     /// Held from the signing of a receipt until it is on record.
     pub(super) turn: Option<File>,
+    /// The result on a workspace that has moved meanwhile, tested there, and the paths that moved.
+    pub(super) merged: Option<Digest>,
+    pub(super) moved: Vec<String>,
 }
 
 /// Something that could not be done.
@@ -70,6 +73,8 @@ impl RunHands {
             programs: Vec::new(),
             started: Timestamp::now(),
             turn: None,
+            merged: None,
+            moved: Vec::new(),
         })
     }
 
@@ -88,6 +93,8 @@ impl RunHands {
             programs: Vec::new(),
             started: Timestamp::now(),
             turn: None,
+            merged: None,
+            moved: Vec::new(),
         })
     }
 
@@ -176,13 +183,21 @@ impl RunHands {
 
     /// Takes back what checks and tests have changed: only the agent's work is the result.
     pub(super) fn restore(&mut self, state: &State) -> Done<()> {
-        let current = Self::digest(state.current.as_ref())?;
+        let result = self.result_tree(state)?;
         let Some(stage) = &self.stage else { return Ok(()) };
         let sealed = stage.seal(&self.workspace)?;
-        if sealed.after != current {
-            stage.bring(&self.workspace, sealed.after, current)?;
+        if sealed.after != result {
+            stage.bring(&self.workspace, sealed.after, result)?;
         }
         Ok(())
+    }
+
+    /// What the stage has to hold: what the agent did, on the workspace as it was, or as it has become meanwhile.
+    pub(super) fn result_tree(&self, state: &State) -> Done<Digest> {
+        match self.merged {
+            Some(merged) => Ok(merged),
+            None => Self::digest(state.current.as_ref()),
+        }
     }
 
     /// What the run has come to, from the beginning.
@@ -273,7 +288,10 @@ impl RunHands {
         if self.repeats.is_some() {
             return Ok(Event::Published { publication: "none".into(), drift: Vec::new() });
         }
-        let lock = self.workspace.lock()?;
+        let lock = match self.lock_for(state, desk)? {
+            Ok(lock) => lock,
+            Err(event) => return Ok(event),
+        };
         self.recover_held(&lock)?;
         let own = format!("{}.", self.facts.run);
         let published = self.workspace.publications()?.into_iter().find(|p| p.of.starts_with(&own));
@@ -281,22 +299,14 @@ impl RunHands {
             self.record(&publication)?;
             return Ok(published_as(&publication));
         }
-        let current = Self::digest(state.current.as_ref())?;
+        let result = self.result_tree(state)?;
         self.stage(state)?;
         let Some(stage) = &self.stage else {
             return Err(Failure::new(actum_api::error::INTERNAL, "there is no stage"));
         };
-        if stage.seal(&self.workspace)?.after != current {
+        if stage.seal(&self.workspace)?.after != result {
             let message = "the stage changed after it was admitted";
             return Ok(Event::Faulted { code: "STAGE_CHANGED".into(), message: message.into(), retryable: true });
-        }
-        if self.facts.agreement.work_item.strict {
-            let now = self.workspace.state(&self.rules)?;
-            let moved = diff(self.workspace.blobs(), stage.base, now)?;
-            if !moved.is_empty() {
-                let paths = deltas(&moved).map(|change| change.path.to_string()).collect();
-                return Ok(Event::Conflicted { paths });
-            }
         }
         let id = new_id();
         // Whoever has lost the run does not get past this, and nobody else past the lock.
@@ -308,7 +318,11 @@ impl RunHands {
             Ok((publication, _)) => {
                 actum_contract::crash::pass(super::PUBLISH_POINTS, "run.applied");
                 self.record(&publication)?;
-                Ok(published_as(&publication))
+                let mut event = published_as(&publication);
+                if let Event::Published { drift, .. } = &mut event {
+                    drift.extend(self.moved.iter().take(DRIFT_SHOWN).cloned());
+                }
+                Ok(event)
             }
             Err(actum_workspace::Error::Conflict(conflict)) => {
                 let paths = conflict.paths.iter().chain(&conflict.in_the_way).map(ToString::to_string).collect();

@@ -5,6 +5,7 @@ mod check;
 mod finish;
 mod hands;
 mod program;
+mod rebase;
 mod recording;
 mod replay;
 mod script;

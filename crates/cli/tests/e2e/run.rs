@@ -420,19 +420,7 @@ fn a_conflict_publishes_nothing_and_keeps_the_result() {
     actum.file("shared.txt", "base\n");
     let path = actum.file("work.json", item("i", "a").to_string());
     let running = actum.start(&["run", "--json", path.to_str().unwrap()], &[]);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    let acting = || {
-        let list = actum.run(&["list", "--json", "--state", "running"]);
-        let run = list.json()["runs"][0]["run_id"].as_str().map(ToOwned::to_owned)?;
-        let status = asked(&actum, &["status", "--json", &run]);
-        (status["progress"]["phase"] == "step").then_some(run)
-    };
-    let run = loop {
-        if let Some(run) = acting() {
-            break run;
-        }
-        assert!(std::time::Instant::now() < deadline, "it never acts");
-    };
+    let run = until_it_acts(&actum);
     actum.file("shared.txt", "user\n");
     let (code, _, errors) = running.finish();
     assert_eq!(code, 6, "{errors:?}");
@@ -445,6 +433,51 @@ fn a_conflict_publishes_nothing_and_keeps_the_result() {
     actum.file("shared.txt", "base\n");
     assert_eq!(actum.run(&["apply", &run]).code, 0);
     assert_eq!(file(&actum, "shared.txt").as_deref(), Some("agent\n"));
+}
+
+#[test]
+fn a_strict_item_is_tested_again_on_what_others_left() {
+    // The tests hold only as long as nobody raises the number; the agent waits until somebody has.
+    let test = "[ $(cat number.txt) = 1 ]";
+    for (number, code, published) in [("1", 0, true), ("2", 1, false)] {
+        let actum = project(&[("a", "echo done > done.txt; sleep 1")]);
+        actum.file("number.txt", "1\n");
+        actum.file("other.txt", "x\n");
+        let mut wanted = with(item("i", "a"), "strict", json!(true));
+        wanted["test_command"] = json!(["sh", "-c", test]);
+        let path = actum.file("work.json", wanted.to_string());
+        let running = actum.start(&["run", "--json", path.to_str().unwrap()], &[]);
+        until_it_acts(&actum);
+        actum.file("number.txt", format!("{number}\n"));
+        actum.file("other.txt", "y\n");
+        let (ended, output, errors) = running.finish();
+        assert_eq!(ended, code, "{output:?} {errors:?}");
+        assert_eq!(file(&actum, "done.txt").is_some(), published);
+        assert_eq!(file(&actum, "other.txt").as_deref(), Some("y\n"), "the user's work stays");
+        let run = asked(&actum, &["list", "--json"])["runs"][0].clone();
+        assert_eq!(run["error_code"].as_str().unwrap_or_default(), if published { "" } else { "TESTS_FAILED" });
+        if published {
+            let statement = fs::read(actum.path(&format!(".actum/runs/{}/receipt.statement.json", id(&run)))).unwrap();
+            let statement: Value = serde_json::from_slice(&statement).unwrap();
+            let drift = statement["predicate"]["baseDrift"].as_array().unwrap();
+            assert!(drift.contains(&json!("other.txt")), "{drift:?}");
+        }
+    }
+}
+
+/// Waits until the agent of the only run is at work.
+fn until_it_acts(actum: &Program) -> String {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let list = actum.run(&["list", "--json", "--state", "running"]);
+        if let Some(run) = list.json()["runs"][0]["run_id"].as_str() {
+            let status = asked(actum, &["status", "--json", run]);
+            if status["progress"]["phase"] == "step" {
+                return run.to_owned();
+            }
+        }
+        assert!(std::time::Instant::now() < deadline, "it never acts");
+    }
 }
 
 #[test]
