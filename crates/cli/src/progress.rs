@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use actum_engine::Watch;
 use actum_kernel::{Phase, State, Verdict};
@@ -23,7 +23,7 @@ enum Style {
 
 pub(crate) struct Progress {
     style: Style,
-    board: Mutex<Board>,
+    board: Arc<Mutex<Board>>,
 }
 
 #[derive(Default)]
@@ -48,13 +48,17 @@ impl Progress {
             (false, true) => Style::Live,
             (false, false) => Style::Lines,
         };
-        Self { style, board: Mutex::new(Board { levels: levels.to_vec(), ..Board::default() }) }
+        let board = Arc::new(Mutex::new(Board { levels: levels.to_vec(), ..Board::default() }));
+        if style == Style::Live {
+            tick(&board);
+        }
+        Self { style, board }
     }
 
     /// For who works on without end.
     pub(crate) fn lines(out: &Out) -> Self {
         let style = if out.quiet() || out.json { Style::Nothing } else { Style::Lines };
-        Self { style, board: Mutex::default() }
+        Self { style, board: Arc::default() }
     }
 
     fn update(&self, run: &Run, change: impl FnOnce(&mut Row)) {
@@ -78,6 +82,25 @@ impl Progress {
         }
     }
 }
+
+/// Time passes also while nothing else happens. Ends with the board.
+fn tick(board: &Arc<Mutex<Board>>) {
+    let board = Arc::downgrade(board);
+    let ticking = move || {
+        loop {
+            std::thread::sleep(TICK);
+            let Some(board) = board.upgrade() else { return };
+            let mut board = board.lock().unwrap_or_else(PoisonError::into_inner);
+            if board.rows.values().any(|row| row.over.is_none()) {
+                board.draw();
+            }
+        }
+    };
+    // Without it the lines stand still, and nothing else is lost.
+    let _ = std::thread::Builder::new().name("actum-progress".into()).spawn(ticking);
+}
+
+const TICK: Duration = Duration::from_millis(500);
 
 impl Board {
     /// Over what was drawn before.
