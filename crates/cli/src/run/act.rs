@@ -183,7 +183,7 @@ impl RunHands {
             environment,
             exchange: Some(exchange.clone()),
             left_ms,
-            is_agents: true,
+            is_agents: self.repeats.is_none(),
         };
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;

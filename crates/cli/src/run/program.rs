@@ -34,7 +34,8 @@ pub(super) struct Program<'a> {
     /// A folder of ours that the program may write to, shown as `EXCHANGE`.
     pub exchange: Option<PathBuf>,
     pub left_ms: u64,
-    /// Whether it is the agent's: validations and tests reach nobody and know no secrets.
+    /// Whether it is the agent's, at work: validations, tests and repetitions reach nobody, know no secrets and see nothing
+    /// that somebody had to agree to. A recording may come from anybody.
     pub is_agents: bool,
 }
 
@@ -155,6 +156,7 @@ fn secrets(agent: &Agent) -> Result<BTreeMap<String, String>, Failure> {
 
 fn sandbox_of(agent: &Agent, left_ms: u64, is_agents: bool) -> Sandbox {
     let network = if is_agents { NetworkLevel::named(&agent.network) } else { None };
+    let level = FilesystemLevel::named(&agent.filesystem).unwrap_or_default();
     Sandbox {
         timeout_ms: left_ms,
         memory_mb: agent.memory_mb,
@@ -163,7 +165,7 @@ fn sandbox_of(agent: &Agent, left_ms: u64, is_agents: bool) -> Sandbox {
         max_children: agent.max_children,
         allow_fork: true,
         filesystem: Filesystem {
-            level: FilesystemLevel::named(&agent.filesystem).unwrap_or_default(),
+            level: if is_agents { level } else { level.min(FilesystemLevel::Extended) },
             read: Vec::new(),
             write: Vec::new(),
             deny: Vec::new(),
