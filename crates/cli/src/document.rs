@@ -53,6 +53,15 @@ impl Document {
         Ok(value)
     }
 
+    /// A work file; what comes through a pipe has no ending, and may be YAML as well.
+    pub(crate) fn value_of_work(&self) -> Result<Value, Failure> {
+        match (self.name.as_str(), self.text.iter().find(|b| !b.is_ascii_whitespace())) {
+            ("stdin", Some(b'{' | b'[') | None) => self.json(),
+            ("stdin", _) => self.yaml(),
+            _ => self.value(),
+        }
+    }
+
     fn utf8(&self) -> Result<&str, Failure> {
         std::str::from_utf8(&self.text).map_err(|e| {
             let before = &self.text[..e.valid_up_to()];

@@ -57,7 +57,9 @@ impl Failure {
     }
 
     pub(crate) fn to_text(&self) -> String {
-        let mut text = format!("error[{}]: {}", self.row.code, self.message);
+        // Lines are ours; whatever else a terminal would obey may come from anywhere.
+        let message = self.message.lines().map(crate::ui::clean).collect::<Vec<_>>().join("\n");
+        let mut text = format!("error[{}]: {message}", self.row.code);
         if let Some(place) = &self.place {
             let _ = write!(text, "\n{}", place.to_text());
         }

@@ -11,7 +11,7 @@ use actum_kernel::{Phase, State, Verdict};
 use actum_ledger::run::Run;
 
 use crate::command::run::seconds;
-use crate::ui::{Out, note};
+use crate::ui::{Out, clean, note};
 
 /// How runs are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,10 @@ struct Row {
 
 impl Progress {
     pub(crate) fn new(levels: &[Vec<String>], out: &Out) -> Self {
-        let style = match (out.quiet() || out.json, std::io::stderr().is_terminal()) {
+        let lines: usize = levels.iter().map(|level| level.len() + 1).sum();
+        // What does not fit cannot be drawn over.
+        let fits = size().is_some_and(|(rows, columns)| lines < rows && columns >= COLUMNS_MIN);
+        let style = match (out.quiet() || out.json, std::io::stderr().is_terminal() && fits) {
             (true, _) => Style::Nothing,
             (false, true) => Style::Live,
             (false, false) => Style::Lines,
@@ -110,6 +113,8 @@ impl Board {
             let _ = write!(text, "\x1b[{}A", self.drawn);
         }
         let mut lines = 0;
+        // A line that wraps would be drawn over wrongly.
+        let width = size().map_or(COLUMNS_MIN, |(_, columns)| columns.saturating_sub(1));
         for (at, level) in self.levels.iter().enumerate() {
             if self.levels.len() > 1 {
                 let _ = writeln!(text, "\x1b[2Klevel {at}");
@@ -120,7 +125,7 @@ impl Board {
                     Some(row) => line(item, row),
                     None => format!("  · {item}  waits"),
                 };
-                let shown: String = shown.chars().take(LINE_CHARS).collect();
+                let shown: String = shown.chars().take(width).collect();
                 let _ = writeln!(text, "\x1b[2K{shown}");
                 lines += 1;
             }
@@ -131,8 +136,14 @@ impl Board {
     }
 }
 
-/// A line that wraps would be drawn over wrongly.
-const LINE_CHARS: usize = 110;
+/// Narrower than this, lines are told one after the other.
+const COLUMNS_MIN: usize = 40;
+
+/// Rows and columns of the terminal.
+fn size() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
+    Some((usize::from(size.ws_row), usize::from(size.ws_col))).filter(|(rows, columns)| *rows > 0 && *columns > 0)
+}
 
 fn line(item: &str, row: &Row) -> String {
     if let Some((good, word)) = &row.over {
@@ -140,7 +151,7 @@ fn line(item: &str, row: &Row) -> String {
     }
     let elapsed = u64::try_from(row.since.elapsed().as_millis()).unwrap_or(0);
     let estimate = row.estimate_ms.map(|ms| format!(" of about {}", seconds(ms))).unwrap_or_default();
-    format!("  ● {item}  {}  {}{estimate}", row.text, seconds(elapsed))
+    clean(&format!("  ● {item}  {}  {}{estimate}", row.text, seconds(elapsed)))
 }
 
 impl Watch for Progress {
@@ -174,7 +185,7 @@ impl Watch for Progress {
 
     fn remark(&self, run: &Run, text: &str) {
         if self.style != Style::Nothing {
-            note(&format!("{}: {text}", run.item));
+            note(&clean(&format!("{}: {text}", run.item)));
         }
     }
 }

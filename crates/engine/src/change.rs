@@ -7,7 +7,7 @@ use actum_kernel::{Event, Status, Verdict, code};
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::{NewRun, Run, RunState, Settle, Written};
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read};
@@ -32,7 +32,7 @@ pub enum ResumeError {
     #[error(transparent)]
     Change(#[from] ChangeError),
     #[error("{0}")]
-    Contract(String, &'static str, serde_json::Value),
+    Contract(String, &'static str, Value),
     #[error("the run is {0}: {1}")]
     State(RunState, &'static str),
     #[error("the run has just been changed by somebody else; look again")]
@@ -141,21 +141,62 @@ fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract) -> Resul
     }
 }
 
-/// Writes down what somebody did about a run that is over: published what was kept, or took it back. False if somebody
-/// else has just changed it.
-pub fn note(waiter: &Waiter, run: &Run, event: &Event, forget_capsule: bool) -> Result<bool, JournalError> {
+/// What somebody did about a run that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// What was kept is published.
+    Applied { publication: String, drift: Vec<String> },
+    /// What was published was taken back.
+    Undone { publication: String },
+}
+
+/// Writes that down. A run that failed only because others were in the way has succeeded with it. False if somebody else
+/// has just changed the run.
+pub fn note(waiter: &Waiter, run: &Run, done: &Done) -> Result<bool, JournalError> {
+    let mut outcome: Value =
+        run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let (mut events, mut entries) = (Vec::new(), Vec::new());
+    let (mut to, mut attempt) = (run.state, run.attempt);
+    match done {
+        Done::Applied { publication, drift } => {
+            events.push(Event::Published { publication: publication.clone(), drift: drift.clone() });
+            outcome["drift"] = json!(drift);
+            outcome["undone"] = json!(false);
+            outcome["verdict"]["kept"] = json!(false);
+            if let (RunState::Failed, Ok(read)) = (run.state, agreement::read(&run.metadata)) {
+                // To the ledger that is another attempt, which had nothing left to do but this.
+                (to, attempt) = (RunState::Succeeded, run.attempt + 1);
+                let verdict = Verdict::success(false);
+                let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
+                let about = About { run, attempt, lineage, contract_hash: &hash, external: false };
+                let result = json!({"status": verdict.status, "applied": publication});
+                entries = vec![about.planned(), about.running(), about.ended(&verdict, result)];
+                outcome["verdict"] = json!(verdict);
+                outcome["error"] = Value::Null;
+                outcome["result"]["status"] = json!(verdict.status);
+                if let Some(fields) = outcome["result"].as_object_mut() {
+                    fields.remove("error");
+                }
+                events.push(Event::Ended(verdict));
+            }
+        }
+        Done::Undone { publication } => {
+            events.push(Event::Warned { what: format!("undone by {publication}") });
+            outcome["undone"] = json!(true);
+        }
+    }
     let settle = Settle {
         tenant: run.tenant.clone(),
         run: run.id.clone(),
         version: run.version,
         from: run.state,
-        to: run.state,
-        attempt: run.attempt,
-        events: vec![stored(event)],
-        entries: Vec::new(),
+        to,
+        attempt,
+        events: events.iter().map(stored).collect(),
+        entries,
         metadata: None,
-        outcome: None,
-        forget_capsule,
+        outcome: Some(outcome.to_string()),
+        forget_capsule: matches!(done, Done::Undone { .. }),
     };
     Ok(waiter.wait(waiter.runs.settle(settle))? == Written::Done)
 }
@@ -171,7 +212,7 @@ pub enum Cancelled {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CancelError {
-    #[error("the run is over: it has {0}")]
+    #[error("the run is over: it is {0}")]
     Over(RunState),
     #[error("the run has just been changed by somebody else; look again")]
     Lost,
@@ -202,7 +243,7 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
             match (run.state, is_planned) {
                 // To the ledger, publishing outside is nobody's here to cancel.
                 (RunState::Planned, _) => Vec::new(),
-                (_, true) => vec![about.running(), about.ended(&verdict, serde_json::Value::Null)],
+                (_, true) => vec![about.running(), about.ended(&verdict, Value::Null)],
                 (_, false) => vec![about.blocked(message)],
             }
         }

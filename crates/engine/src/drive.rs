@@ -92,6 +92,10 @@ impl Driver<'_> {
         // From here on what was just agreed on counts: receipts name it.
         let run = &Run { metadata: written.unwrap_or_else(|| run.metadata.clone()), ..run.clone() };
         crash::pass(CRASH_POINTS, "run.begun");
+        // Asked for while nobody worked on it.
+        if run.cancel {
+            stop.stop(Why::Cancelled);
+        }
         let hash = read.contract.hash.to_hex();
         let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
             Ok(hands) => hands,
@@ -128,7 +132,11 @@ impl Driver<'_> {
             if !matches!(effect, Effect::Freeze | Effect::Stage | Effect::Weigh | Effect::Publish) {
                 pen.send();
             }
-            let event = perform(&mut *hands, &effect, &mut state, stop, Some(pen));
+            // Whoever was asked to stop begins nothing more.
+            let event = match stop.why() {
+                Some(_) => Event::Stopped { cancelled: false, reason: String::new() },
+                None => perform(&mut *hands, &effect, &mut state, stop, Some(pen)),
+            };
             match stop.why() {
                 Some(Why::Lost) => return Ok(()),
                 // Another worker goes on where this one leaves.

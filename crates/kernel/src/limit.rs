@@ -31,7 +31,10 @@ pub fn admit(weighed: Admission, constraints: &Constraints) -> Result<(), String
 /// What of the contract's limits per step an act has broken.
 pub(crate) fn step(totals: &Totals, config: &ExecutionConfig) -> Option<String> {
     if totals.changed > config.max_files_per_step {
-        return Some(format!("it changed {} files, maxFilesPerStep is {}", totals.changed, config.max_files_per_step));
+        return Some(format!(
+            "it changed {} files, maxFilesPerStep of the contract is {}",
+            totals.changed, config.max_files_per_step
+        ));
     }
     if totals.diff_bytes > config.max_total_diff_bytes {
         let (found, max) = (totals.diff_bytes, config.max_total_diff_bytes);

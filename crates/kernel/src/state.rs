@@ -216,8 +216,11 @@ impl State {
                 self.tested = Some(tested.clone());
                 return match tested {
                     Tested { timed_out: true, .. } => vec![self.timeout("the tests")],
-                    Tested { passed: false, .. } => {
-                        vec![fail(code::TESTS_FAILED, "Tests failed")]
+                    Tested { passed: false, exit_code, output, .. } => {
+                        let code = exit_code.map(|code| format!(" with code {code}")).unwrap_or_default();
+                        let line = last_line(output);
+                        let line = if line.is_empty() { line } else { format!(": {line}") };
+                        vec![fail(code::TESTS_FAILED, format!("Tests failed{code}{line}"))]
                     }
                     _ => self.publish_or_keep(),
                 };
@@ -411,7 +414,10 @@ impl State {
                 AfterCorrection::Fail => return vec![fail(code::NOT_CONVERGING, what)],
             }
         }
-        let first = checked.failures.first().map(|f| format!("{}: {}", f.check, last_line(&f.message)));
+        let first = checked.failures.first().map(|f| match &f.path {
+            Some(path) => format!("{path} {} ({})", last_line(&f.message), f.check),
+            None => format!("{}: {}", f.check, last_line(&f.message)),
+        });
         let what = format!("{word} validation failed: {}", first.unwrap_or_default());
         let failed_code = if checked.heavy { code::HEAVY_FAILED } else { code::LIGHT_FAILED };
         match after_validation(mode, passed, used, max) {

@@ -1,6 +1,5 @@
 //! `actum apply`: publish what a stage has come to.
 
-use actum_kernel::Event;
 use actum_workspace::Stage;
 use clap::Args;
 use serde_json::json;
@@ -56,8 +55,8 @@ impl Apply {
         recorded?;
         if let Some((run, _)) = &behind {
             let drift = publication.drift.iter().map(ToString::to_string).collect();
-            let event = Event::Published { publication: publication.id.clone(), drift };
-            actum_engine::note(&open.waiter, run, &event, false)?;
+            let done = actum_engine::Done::Applied { publication: publication.id.clone(), drift };
+            actum_engine::note(&open.waiter, run, &done)?;
         }
         out.result(
             &json!({

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use actum_api::error;
 use clap::Args;
+use serde_json::json;
 
 use super::Ended;
 use crate::args::Global;
@@ -52,7 +53,7 @@ impl Logs {
 }
 
 impl Logs {
-    fn follow_run(&self, project: Project, out: &Out) -> Ended {
+    fn follow_run(&self, project: Project, out: &mut Out) -> Ended {
         let home = project.folder()?;
         let open = Open::new(project, out)?;
         let run = open.run(&self.id).map_err(|e| match e.row.name {
@@ -62,7 +63,16 @@ impl Logs {
             }
             _ => e,
         })?;
-        let mut log = Tail::new(RunFolder::of(&home, &run.id).log());
+        let path = RunFolder::of(&home, &run.id).log();
+        if out.json && !self.follow {
+            let text = std::fs::read(&path).unwrap_or_default();
+            out.line(
+                &json!({"run_id": run.id, "state": run.state.word(), "log": String::from_utf8_lossy(&text)})
+                    .to_string(),
+            );
+            return Ok(0);
+        }
+        let mut log = Tail::new(path);
         loop {
             let is_over = !self.follow || open.run(&run.id)?.state.is_over();
             let more = log.copy(&mut std::io::stdout());

@@ -20,6 +20,7 @@ use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::Open;
 use crate::ui::Out;
+use crate::workspace::now_ms;
 
 #[derive(Debug, Args)]
 #[command(
@@ -53,6 +54,7 @@ impl Resume {
             (_, true) => Intent::Override,
             _ => Intent::Resume,
         };
+        let started_ms = i64::try_from(now_ms()).unwrap_or(0);
         let project = Project::find(global)?;
         let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let open = Open::new(project, out)?;
@@ -81,8 +83,15 @@ impl Resume {
             work_on(&open, Some(row.submission), 2, LEASE, signals, watch)?;
         }
         let row = open.run(&id)?;
-        out.result(&json!({"runs": [run_json(&row)]}), || block(&row, &open));
-        Ok(exit_code(&row))
+        // What depends on it may have gone on too, and is told as well.
+        let filter = Filter { submission: Some(row.submission.clone()), limit: 10_000, ..Filter::default() };
+        let others = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
+        let others = others.into_iter().rev().filter(|other| other.id != id && other.updated_ms >= started_ms);
+        let rows: Vec<_> = std::iter::once(row).chain(others).collect();
+        out.result(&json!({"runs": rows.iter().map(run_json).collect::<Vec<_>>()}), || {
+            rows.iter().map(|row| block(row, &open)).collect::<Vec<_>>().join("\n")
+        });
+        Ok(rows.iter().map(exit_code).max().unwrap_or(0))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::{Open, SharedShop, Shop};
-use crate::ui::{Out, count};
+use crate::ui::{Out, clean, count};
 use crate::workspace::{self, LOCAL_TENANT};
 
 #[derive(Debug, Args)]
@@ -88,6 +88,12 @@ impl Run {
             if document.name == "stdin" { Project::find(global)? } else { Project::of_file(&self.file, global)? };
         let items = with_dependencies(work.items.clone(), &self.item).map_err(|e| disordered(&e, &document))?;
         let levels = levels(&items).map_err(|e| disordered(&e, &document))?;
+        if let Some(item) = items.iter().find(|item| self.dry_run && !item.dependencies.is_empty()) {
+            let message =
+                format!("with --dry-run nothing is published, so {} cannot stand on what it depends on", item.id);
+            return Err(Failure::new(error::USAGE, message)
+                .hint("--item chooses items without dependencies; apply those, then go on"));
+        }
         let folder = folder_of(&self.file, &document, &work, project.root())?;
         let contract = self.agreed(&work, &document)?;
         let items = self.with_agents(items, &project, &document)?;
@@ -183,7 +189,7 @@ fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
 }
 
 fn read(document: &Document) -> Result<Work, Failure> {
-    let value = document.value()?;
+    let value = document.value_of_work()?;
     work::read(&value).map_err(|bad| match bad {
         BadWork::Contract(bad) => bad_config(bad.fields, Some(document)),
         BadWork::Flaws(flaws) => {
@@ -292,6 +298,10 @@ pub(crate) fn run_json(row: &Row) -> Value {
     shown["error_code"] = outcome["error"]["code"].clone();
     shown["warnings"] = outcome.get("warnings").cloned().unwrap_or(json!([]));
     shown["kept"] = outcome["verdict"].get("kept").cloned().unwrap_or(json!(false));
+    shown["base_drift"] = outcome.get("drift").cloned().unwrap_or(json!([]));
+    if outcome["undone"] == true {
+        shown["undone"] = json!(true);
+    }
     shown
 }
 
@@ -320,7 +330,10 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
     let run = run_json(row);
     let text = |key: &str| run[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| run["metrics"][key].as_u64().unwrap_or(0);
+    let undone = run["undone"] == true;
     let (mark, word) = match (row.state, text("status").as_str()) {
+        _ if undone => ("↶", "undone".to_owned()),
+        (RunState::Succeeded, _) if number("files_touched") == 0 => ("✓", "nothing to change".to_owned()),
         (RunState::Succeeded, _) if run["kept"] == true => ("✓", "kept as a draft".to_owned()),
         (RunState::Succeeded, _) => ("✓", "published".to_owned()),
         (RunState::Planned, _) => ("…", "planned, to be published outside".to_owned()),
@@ -347,7 +360,7 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
         for path in paths.iter().take(PATHS_SHOWN) {
             let root = open.project.root().canonicalize().unwrap_or_default();
             let short = Path::new(path).strip_prefix(root).map_or((*path).to_owned(), |p| p.display().to_string());
-            lines.push(format!("  {sign} {short}"));
+            lines.push(format!("  {sign} {}", clean(&short)));
         }
         if paths.len() > PATHS_SHOWN {
             lines.push(format!("  {sign} … and {} more", paths.len() - PATHS_SHOWN));
@@ -356,18 +369,40 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
     let reason = run["error"].as_str().or(run["denial_reason"].as_str());
     if let Some(reason) = reason {
         let code = text("error_code");
+        let reason = clean(reason);
         lines.push(format!("  {reason}{}", if code.is_empty() { String::new() } else { format!(" ({code})") }));
     }
     for warning in run["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        lines.push(format!("  warning: {warning}"));
+        lines.push(format!("  warning: {}", clean(warning)));
+    }
+    let drift: Vec<&str> = run["base_drift"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if let Some(first) = drift.first() {
+        let many = count(drift.len() as u64, "other path was", "other paths were");
+        lines.push(format!("  {many} changed by others meanwhile, the first: {}", clean(first)));
     }
     lines.push(format!("  run {}", row.id));
-    if run["kept"] == true {
-        lines.push(format!("  `actum diff {0}` shows the result, `actum apply {0}` publishes it", row.id));
-    } else if row.state == RunState::Succeeded && number("files_touched") > 0 {
-        lines.push(format!("  `actum undo {}` takes it back", row.id));
-    } else if row.state == RunState::Failed {
-        lines.push(format!("  `actum logs {0}` shows what it said, `actum resume {0}` goes on with it", row.id));
+    let id = &row.id;
+    match (text("error_code").as_str(), row.state) {
+        _ if undone => {}
+        ("PUBLISH_CONFLICT", _) if run["kept"] == true => lines.push(format!(
+            "  `actum diff {id}` shows the result; `actum apply {id}` publishes it once your own change is out of the way"
+        )),
+        _ if run["kept"] == true => {
+            lines.push(format!("  `actum diff {id}` shows the result, `actum apply {id}` publishes it"));
+        }
+        (_, RunState::Succeeded) if number("files_touched") > 0 => {
+            lines.push(format!("  `actum undo {id}` takes it back"));
+        }
+        ("DUPLICATE_CAPSULE", _) => lines.push("  `actum undo` of the earlier run lets it be done again".to_owned()),
+        ("DEPENDENCY_FAILED", _) => lines.push(format!("  resume what it depends on first, then `actum resume {id}`")),
+        ("STEP_LIMIT_EXCEEDED", _) => lines.push("  `--set FIELD=VALUE` allows more; `actum contract explain` lists the fields".to_owned()),
+        (_, RunState::Failed) if text("status") == "denied" => {
+            lines.push(format!("  `actum logs {id}` shows what it said; its work item says what is allowed"));
+        }
+        (_, RunState::Failed) => {
+            lines.push(format!("  `actum logs {id}` shows what it said, `actum resume {id}` goes on with it"));
+        }
+        _ => {}
     }
     lines.join("\n")
 }

@@ -1,7 +1,6 @@
 //! `actum undo`: take a publication back. An undo is a publication itself, so it can be undone too.
 
 use actum_api::error;
-use actum_kernel::Event;
 use actum_workspace::Cause;
 use clap::Args;
 use serde_json::json;
@@ -36,8 +35,8 @@ impl Undo {
         drop(lock);
         // A run that was undone leaves the history: the same may be done again.
         if let Some((run, _)) = open.run_behind(&earlier.of)?.filter(|_| earlier.cause == Cause::Publish) {
-            let what = format!("undone by {}", publication.id);
-            actum_engine::note(&open.waiter, &run, &Event::Warned { what }, true)?;
+            let done = actum_engine::Done::Undone { publication: publication.id.clone() };
+            actum_engine::note(&open.waiter, &run, &done)?;
         }
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";

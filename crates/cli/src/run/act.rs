@@ -229,7 +229,12 @@ pub(super) fn failure_of(ran: &Ran) -> Option<(Option<u8>, String)> {
         Ended::Signalled(signal) => format!("it was ended by signal {signal}"),
         Ended::NotStarted(error) => {
             let why = std::io::Error::from_raw_os_error(*error);
-            format!("it could not be started: {why}")
+            let advice = if why.kind() == std::io::ErrorKind::NotFound {
+                "; what lies outside the workspace and the system's folders is seen at the filesystem level extended"
+            } else {
+                ""
+            };
+            format!("{} could not be started: {why}{advice}", ran.program)
         }
         Ended::TimedOut => "it took too long".to_owned(),
         Ended::OutOfMemory => "it needed more memory than it may".to_owned(),

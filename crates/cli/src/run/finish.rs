@@ -251,6 +251,7 @@ impl RunHands {
             "capsule": capsule.hash().filter(|_| !capsule.is_empty()).map(Digest::to_hex),
             "receipt": {"id": receipt_id, "digest": digest},
             "warnings": state.warnings,
+            "drift": state.drift,
             "before": state.before,
             "current": state.current,
         });

@@ -41,6 +41,7 @@ pub(super) struct Program<'a> {
 
 /// What came of it.
 pub(super) struct Ran {
+    pub program: String,
     pub report: Report,
     pub output: Captured,
     pub errors: Captured,
@@ -130,7 +131,23 @@ impl Program<'_> {
         let watched = watched.map_err(failed)?;
         drop(stopper);
         let clean = |captured: Captured| Captured { kept: redactor.redact(&captured.kept).0, ..captured };
-        Ok(Ran { report: watched.report, output: clean(watched.output), errors: clean(watched.errors), took_ms })
+        let program = self.command.first().cloned().unwrap_or_default();
+        for (name, stream) in [("output", &watched.output), ("errors", &watched.errors)] {
+            if stream.is_cut() {
+                let (kept, all) = (stream.kept.len(), stream.bytes);
+                log.say(&format!(
+                    "── truncated: {kept} of {all} bytes of its {name} are kept, BLAKE3 of all {}",
+                    stream.digest
+                ));
+            }
+        }
+        Ok(Ran {
+            program,
+            report: watched.report,
+            output: clean(watched.output),
+            errors: clean(watched.errors),
+            took_ms,
+        })
     }
 }
 
@@ -209,6 +226,11 @@ impl<'r> Log<'r> {
             // A log that cannot be written is no reason to end a run.
             let _ = self.file.write_all(&clean);
         }
+    }
+
+    /// A line of our own.
+    fn say(&mut self, line: &str) {
+        let _ = writeln!(self.file, "\n{line}");
     }
 
     fn finish(&mut self) {

@@ -407,6 +407,7 @@ fn a_draft_is_kept_seen_applied_and_taken_back() {
     assert_eq!(actum.run(&["apply", &run]).code, 6, "once");
     assert_eq!(actum.run(&["undo", &run]).code, 0);
     assert_eq!(tree(&actum), before);
+    assert!(actum.run(&["status", &run]).stdout.contains("undone"));
     let published = asked(&actum, &["status", "--json", &run])["events"].as_array().unwrap().clone();
     assert!(published.iter().any(|event| event["event"] == "published"));
 }
@@ -433,6 +434,12 @@ fn a_conflict_publishes_nothing_and_keeps_the_result() {
     actum.file("shared.txt", "base\n");
     assert_eq!(actum.run(&["apply", &run]).code, 0);
     assert_eq!(file(&actum, "shared.txt").as_deref(), Some("agent\n"));
+    // With that it has succeeded, for everybody who asks.
+    let status = asked(&actum, &["status", "--json", &run]);
+    assert_eq!((&status["state"], &status["error"]), (&json!("succeeded"), &Value::Null), "{status}");
+    assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
+    assert_eq!(actum.run(&["undo", &run]).code, 0);
+    assert!(actum.run(&["status", &run]).stdout.contains("undone"));
 }
 
 #[test]
@@ -478,6 +485,39 @@ fn until_it_acts(actum: &Program) -> String {
         }
         assert!(std::time::Instant::now() < deadline, "it never acts");
     }
+}
+
+#[test]
+fn what_an_agent_chooses_is_not_obeyed_by_a_terminal() {
+    let name = "printf 'a\\033[31mRED\\033]0;title\\007.txt'";
+    let script = format!("echo x > \"$({name})\"; printf '\\033[2Jfake\\n' >&2");
+    let actum = project(&[("good", &script), ("bad", &format!("{script}; exit 3"))]);
+    for agent in ["good", "bad"] {
+        let path = actum.file("work.json", item("i", agent).to_string());
+        let ended = actum.run(&["run", path.to_str().unwrap()]);
+        let run = asked(&actum, &["list", "--json"])["runs"][0].clone();
+        let status = actum.run(&["status", &id(&run)]);
+        for text in [&ended.stdout, &ended.stderr, &status.stdout] {
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{agent}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn failures_say_what_and_where() {
+    let actum = project(&[("a", "echo '{' > deep.json"), ("b", "echo x > x"), ("c", "true")]);
+    let toml = fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", format!("{toml}\n[agents.d]\ntype = \"command\"\ncommand = [\"no-such-agent\"]\n"));
+    let told = |wanted: Value| one(&actum, wanted, &[]).1["error"].as_str().unwrap_or_default().to_owned();
+    assert!(told(item("i", "a")).contains("deep.json"));
+    let tests = told(with(item("i", "b"), "test_command", json!(["sh", "-c", "echo boom; exit 3"])));
+    assert!(tests.contains("Tests failed with code 3: boom"), "{tests}");
+    assert!(told(item("i", "d")).contains("no-such-agent could not be started"));
+    let ended = started(&actum, &with(item("i", "c"), "test_command", json!("true && false")), &[]);
+    assert_eq!(ended.code, 2, "{}", ended.stdout);
+    let two = json!([item("one", "b"), with(item("two", "b"), "dependencies", json!(["one"]))]);
+    let ended = started(&actum, &two, &["--dry-run"]);
+    assert_eq!(ended.code, 2, "{}", ended.stdout);
 }
 
 #[test]
