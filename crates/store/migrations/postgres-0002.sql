@@ -17,8 +17,6 @@ CREATE TABLE run (
     cancel boolean NOT NULL,
     created_ms bigint NOT NULL,
     updated_ms bigint NOT NULL,
-    metadata text NOT NULL,
-    outcome text,
     -- The code of the error in the outcome, for those who count.
     error text COLLATE "C",
     PRIMARY KEY (tenant, id)
@@ -31,6 +29,21 @@ CREATE INDEX run_ready ON run (place, id) WHERE state = 'queued';
 CREATE INDEX run_ready_of ON run (place, submission, id) WHERE state = 'queued';
 CREATE INDEX run_lease ON run (place, lease_until_ms) WHERE state = 'running';
 CREATE INDEX run_blocked ON run (place, id) WHERE state = 'blocked';
+
+-- The long texts of a run. Apart from it, so that a step, which makes a new version of the row, does not write them
+-- anew; in the page up to its size, because squeezing them costs more than the room.
+CREATE TABLE run_text (
+    tenant text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    metadata text NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITH (toast_tuple_target = 8160);
+CREATE TABLE run_outcome (
+    tenant text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    outcome text NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITH (toast_tuple_target = 8160);
 
 -- The journal of a run; n counts from 0 without a gap.
 CREATE TABLE run_event (

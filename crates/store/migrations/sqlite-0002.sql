@@ -17,8 +17,6 @@ CREATE TABLE run (
     cancel INTEGER NOT NULL,
     created_ms INTEGER NOT NULL,
     updated_ms INTEGER NOT NULL,
-    metadata TEXT NOT NULL,
-    outcome TEXT,
     -- The code of the error in the outcome, for those who count.
     error TEXT
 );
@@ -30,6 +28,10 @@ CREATE INDEX run_ready ON run (place, id) WHERE state = 'queued';
 CREATE INDEX run_ready_of ON run (place, submission, id) WHERE state = 'queued';
 CREATE INDEX run_lease ON run (place, lease_until_ms) WHERE state = 'running';
 CREATE INDEX run_blocked ON run (place, id) WHERE state = 'blocked';
+
+-- The long texts of a run, by its n. Apart from it, so that a step, which changes the row, does not write them anew.
+CREATE TABLE run_text (n INTEGER PRIMARY KEY, metadata TEXT NOT NULL);
+CREATE TABLE run_outcome (n INTEGER PRIMARY KEY, outcome TEXT NOT NULL);
 
 -- The journal of a run; n counts from 0 without a gap.
 CREATE TABLE run_event (

@@ -57,16 +57,28 @@ pub(crate) fn walk_of(tenant: &Tenant, notes: &[String]) -> Walk {
     Walk::new(tenant.clone(), checkpoints)
 }
 
-/// Tables of records about runs and their columns, for a copy: text, whole numbers and truth values only.
-pub(crate) const RUN_TABLES: [(&str, &str); 4] = [
+/// Tables of records about runs and their columns, for a copy: text, whole numbers and truth values only. Where a shared
+/// store names the run and SQLite has its number instead, also how a row is put there.
+pub(crate) const RUN_TABLES: [(&str, &str, Option<&str>); 6] = [
     (
         "run",
         "tenant, id, submission, item, robot, place, state, attempt, epoch, version, owner, lease_until_ms, waits, \
-         cancel, created_ms, updated_ms, metadata, outcome, error",
+         cancel, created_ms, updated_ms, error",
+        None,
     ),
-    ("run_event", "tenant, run, n, attempt, at_ms, kind, body"),
-    ("run_dependency", "tenant, run, depends_on"),
-    ("capsule", "tenant, place, hash, run"),
+    (
+        "run_text",
+        "tenant, id, metadata",
+        Some("INSERT INTO run_text (n, metadata) SELECT n, ?3 FROM run WHERE tenant = ?1 AND id = ?2"),
+    ),
+    (
+        "run_outcome",
+        "tenant, id, outcome",
+        Some("INSERT INTO run_outcome (n, outcome) SELECT n, ?3 FROM run WHERE tenant = ?1 AND id = ?2"),
+    ),
+    ("run_event", "tenant, run, n, attempt, at_ms, kind, body", None),
+    ("run_dependency", "tenant, run, depends_on", None),
+    ("capsule", "tenant, place, hash, run", None),
 ];
 
 /// The projections, in the order in which they are reported.

@@ -12,9 +12,11 @@ use super::read::closed;
 use crate::change::{DOOMED_MAX, note};
 use crate::request::RunRequest;
 
-/// The columns `run_of` reads, in its order.
+/// The columns `run_of` reads, in its order. The texts are looked up for those that are found.
 pub(super) const RUN: &str = "r.tenant, r.id, r.submission, r.item, r.robot, r.place, r.state, r.attempt, r.epoch,
-    r.version, r.owner, r.lease_until_ms, r.waits, r.cancel, r.created_ms, r.updated_ms, r.metadata, r.outcome";
+    r.version, r.owner, r.lease_until_ms, r.waits, r.cancel, r.created_ms, r.updated_ms,
+    (SELECT t.metadata FROM run_text t WHERE t.tenant = r.tenant AND t.id = r.id),
+    (SELECT o.outcome FROM run_outcome o WHERE o.tenant = r.tenant AND o.id = r.id)";
 
 impl Runs for Postgres {
     fn submit(&self, runs: Vec<NewRun>, entries: Vec<Submission>) -> Work<'static, Written> {

@@ -61,6 +61,9 @@ pub(super) struct RunRows {
     new: Statement,
     dependencies: Statement,
     changed: Statement,
+    metadata: Statement,
+    outcomes: Statement,
+    no_outcomes: Statement,
     waits: Statement,
     forgotten: Statement,
     admitted: Statement,
@@ -76,13 +79,13 @@ impl RunRows {
             FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k (tenant, id, i)
             JOIN run r ON r.tenant = k.tenant AND r.id = k.id FOR NO KEY UPDATE OF r";
         let new = format!(
-            "INSERT INTO run (tenant, id, submission, item, robot, place, state, attempt, epoch, version, waits, cancel,
-                created_ms, updated_ms, metadata)
-            SELECT k.tenant, k.id, k.submission, k.item, k.robot, k.place, k.state, 1, 0, 0, k.waits, false,
-                {NOW}, {NOW}, k.metadata
-            FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-                $8::bigint[], $9::text[])
-                AS k (tenant, id, submission, item, robot, place, state, waits, metadata)"
+            "WITH texts AS (INSERT INTO run_text (tenant, id, metadata)
+                SELECT * FROM unnest($1::text[], $2::text[], $9::text[]))
+            INSERT INTO run (tenant, id, submission, item, robot, place, state, attempt, epoch, version, waits, cancel,
+                created_ms, updated_ms)
+            SELECT k.tenant, k.id, k.submission, k.item, k.robot, k.place, k.state, 1, 0, 0, k.waits, false, {NOW}, {NOW}
+            FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[])
+                AS k (tenant, id, submission, item, robot, place, state, waits)"
         );
         let dependencies = "INSERT INTO run_dependency (tenant, run, depends_on)
             SELECT * FROM unnest($1::text[], $2::text[], $3::text[])";
@@ -90,19 +93,26 @@ impl RunRows {
         let changed = format!(
             "WITH events AS (INSERT INTO run_event (tenant, run, n, attempt, at_ms, kind, body)
                 SELECT k.tenant, k.run, k.n, k.attempt, {NOW}, k.kind, k.body
-                FROM unnest($12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[], $17::text[])
+                FROM unnest($10::text[], $11::text[], $12::bigint[], $13::bigint[], $14::text[], $15::text[])
                     AS k (tenant, run, n, attempt, kind, body))
             UPDATE run r SET state = k.state, attempt = k.attempt, version = k.version, cancel = k.cancel,
-                updated_ms = {NOW}, metadata = coalesce(k.metadata, r.metadata),
+                updated_ms = {NOW},
                 owner = CASE WHEN k.ended THEN NULL ELSE r.owner END,
                 lease_until_ms = CASE WHEN k.ended THEN NULL ELSE r.lease_until_ms END,
-                outcome = CASE WHEN k.replaces THEN k.outcome ELSE r.outcome END,
                 error = CASE WHEN k.replaces THEN k.error ELSE r.error END
-            FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bool[], $7::text[],
-                $8::bool[], $9::bool[], $10::text[], $11::text[])
-                AS k (tenant, id, state, attempt, version, cancel, metadata, ended, replaces, outcome, error)
+            FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bool[], $7::bool[], $8::bool[],
+                $9::text[])
+                AS k (tenant, id, state, attempt, version, cancel, ended, replaces, error)
             WHERE r.tenant = k.tenant AND r.id = k.id"
         );
+        let metadata = "UPDATE run_text t SET metadata = k.metadata
+            FROM unnest($1::text[], $2::text[], $3::text[]) AS k (tenant, id, metadata)
+            WHERE t.tenant = k.tenant AND t.id = k.id";
+        let outcomes = "INSERT INTO run_outcome (tenant, id, outcome)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+            ON CONFLICT (tenant, id) DO UPDATE SET outcome = excluded.outcome";
+        let no_outcomes = "DELETE FROM run_outcome o USING unnest($1::text[], $2::text[]) AS k (tenant, id)
+            WHERE o.tenant = k.tenant AND o.id = k.id";
         let waits = format!(
             "UPDATE run r SET waits = r.waits + k.n, updated_ms = {NOW}, state = CASE
                 WHEN r.state = 'blocked' AND r.waits + k.n = 0 THEN 'queued'
@@ -124,6 +134,8 @@ impl RunRows {
             WHERE r.tenant = k.tenant AND r.id = k.id AND r.state = 'running'"
         );
         let (claim, claim_of) = (claim_sql(""), claim_sql("AND submission = $6"));
+        let (metadata, outcomes, no_outcomes) =
+            tokio::try_join!(client.prepare(metadata), client.prepare(outcomes), client.prepare(no_outcomes))?;
         let (facts, new, dependencies, changed, waits, forgotten, admitted, leases, claim, claim_of) = tokio::try_join!(
             client.prepare(facts),
             client.prepare(&new),
@@ -136,7 +148,21 @@ impl RunRows {
             client.prepare(&claim),
             client.prepare(&claim_of),
         )?;
-        Ok(Self { facts, new, dependencies, changed, waits, forgotten, admitted, leases, claim, claim_of })
+        Ok(Self {
+            facts,
+            new,
+            dependencies,
+            changed,
+            metadata,
+            outcomes,
+            no_outcomes,
+            waits,
+            forgotten,
+            admitted,
+            leases,
+            claim,
+            claim_of,
+        })
     }
 
     /// Locks the runs and reads what stands about them, each with the place of its key.
@@ -155,6 +181,7 @@ impl RunRows {
             self.insert_new(client, &plan.new),
             self.insert_dependencies(client, &plan.dependencies),
             self.update_changed(client, &plan.changed, &plan.events),
+            self.update_texts(client, &plan.changed),
             self.update_waits(client, &plan.changed),
             self.delete_forgotten(client, &plan.forgotten),
             self.insert_admitted(client, &plan.admitted),
@@ -192,20 +219,42 @@ impl RunRows {
         let attempts: Vec<_> = all.values().map(|c| c.fact.attempt as i64).collect();
         let versions: Vec<_> = all.values().map(|c| c.fact.version as i64).collect();
         let cancels: Vec<_> = all.values().map(|c| c.fact.cancel).collect();
-        let metadata: Vec<_> = all.values().map(|c| c.metadata).collect();
         let ended: Vec<_> = all.values().map(|c| c.ended.is_some()).collect();
         let replaces: Vec<_> = all.values().map(|c| c.ended.is_some_and(|e| e.replaces_outcome)).collect();
-        let outcomes: Vec<_> = all.values().map(|c| c.ended.and_then(|e| e.outcome)).collect();
         let errors: Vec<_> = all.values().map(|c| c.ended.and_then(|e| e.error)).collect();
         let (whose, runs) = split(events.iter().map(|(key, ..)| *key));
         let numbers: Vec<_> = events.iter().map(|(_, n, ..)| *n as i64).collect();
         let during: Vec<_> = events.iter().map(|(_, _, attempt, _)| *attempt as i64).collect();
         let (kinds, bodies): (Vec<_>, Vec<_>) = events.iter().map(|(.., e)| (e.kind.as_str(), e.body.as_str())).unzip();
-        let values: [&(dyn ToSql + Sync); 17] = [
-            &tenants, &ids, &states, &attempts, &versions, &cancels, &metadata, &ended, &replaces, &outcomes, &errors,
-            &whose, &runs, &numbers, &during, &kinds, &bodies,
+        let values: [&(dyn ToSql + Sync); 15] = [
+            &tenants, &ids, &states, &attempts, &versions, &cancels, &ended, &replaces, &errors, &whose, &runs,
+            &numbers, &during, &kinds, &bodies,
         ];
         execute(client, &self.changed, all.len(), &values).await
+    }
+
+    /// What was agreed, where it is another now, and what became of those that ended.
+    async fn update_texts(&self, client: &Client, all: &BTreeMap<Key<'_>, Changed<'_>>) -> Result<(), Error> {
+        let metadata: Vec<_> = all.iter().filter_map(|(key, c)| Some((*key, c.metadata?))).collect();
+        let (mut outcomes, mut none) = (Vec::new(), Vec::new());
+        for (key, ended) in all.iter().filter_map(|(key, c)| Some((*key, c.ended.filter(|e| e.replaces_outcome)?))) {
+            match ended.outcome {
+                Some(outcome) => outcomes.push((key, outcome)),
+                None => none.push(key),
+            }
+        }
+        tokio::try_join!(
+            biased;
+            put_texts(client, &self.metadata, &metadata),
+            put_texts(client, &self.outcomes, &outcomes),
+            self.delete_outcomes(client, &none),
+        )
+        .map(|_| ())
+    }
+
+    async fn delete_outcomes(&self, client: &Client, all: &[Key<'_>]) -> Result<(), Error> {
+        let (tenants, ids) = split(all.iter().copied());
+        execute(client, &self.no_outcomes, all.len(), &[&tenants, &ids]).await
     }
 
     /// Tells the dependants of those that have succeeded, or no longer have.
@@ -281,6 +330,12 @@ fn claim_sql(of: &str) -> String {
 
 fn split<'a>(keys: impl Iterator<Item = Key<'a>>) -> (Vec<&'a str>, Vec<&'a str>) {
     keys.unzip()
+}
+
+async fn put_texts(client: &Client, statement: &Statement, all: &[(Key<'_>, &str)]) -> Result<(), Error> {
+    let (tenants, ids) = split(all.iter().map(|(key, _)| *key));
+    let texts: Vec<_> = all.iter().map(|(_, text)| *text).collect();
+    execute(client, statement, all.len(), &[&tenants, &ids, &texts]).await
 }
 
 /// Nothing is sent for nothing.

@@ -69,11 +69,11 @@ impl Upkeep for Postgres {
             while let Some(row) = letters.try_next().await.map_err(failed)? {
                 copy.letter(&letter(&row))?;
             }
-            for (table, columns) in RUN_TABLES {
+            for (table, columns, insert) in RUN_TABLES {
                 let sql = format!("SELECT {columns} FROM {table} ORDER BY 1, 2, 3");
                 let mut rows = pin!(client.query_raw(&sql, none).await.map_err(failed)?);
                 while let Some(row) = rows.try_next().await.map_err(failed)? {
-                    copy.row(table, columns, values(&row).map_err(failed)?)?;
+                    copy.row(table, columns, insert, values(&row).map_err(failed)?)?;
                 }
             }
             client.batch_execute("COMMIT").await.map_err(failed)?;

@@ -46,9 +46,15 @@ impl Copy {
     }
 
     /// A row of one of the tables about runs.
-    pub(crate) fn row(&self, table: &str, columns: &str, values: Vec<Value>) -> Result<(), JournalError> {
-        let places = vec!["?"; values.len()].join(", ");
-        let sql = format!("INSERT INTO {table} ({columns}) VALUES ({places})");
+    pub(crate) fn row(
+        &self,
+        table: &str,
+        columns: &str,
+        insert: Option<&str>,
+        values: Vec<Value>,
+    ) -> Result<(), JournalError> {
+        let plain = || format!("INSERT INTO {table} ({columns}) VALUES ({})", vec!["?"; values.len()].join(", "));
+        let sql = insert.map_or_else(plain, ToOwned::to_owned);
         let inserted = self.0.prepare_cached(&sql).and_then(|mut s| s.execute(params_from_iter(values)));
         inserted.map(|_| ()).map_err(failed)
     }

@@ -1,7 +1,10 @@
 //! Writing about runs: one request after the other within the transaction of the batch. Nothing of a request is
 //! written before all of it is decided.
+//!
+//! What is known of a run is kept for the rest of the batch, and of its row only what is so at the end of it is written:
+//! the beginning of a run and its first step often travel together.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use actum_contract::id::Tenant;
 use actum_ledger::draft::Submission;
@@ -19,33 +22,47 @@ use crate::crash;
 use crate::queue::Done;
 use crate::request::RunRequest;
 
+/// Runs that were looked up in this batch, by tenant and id.
+pub(super) type Seen<'r> = HashMap<(&'r str, &'r str), Row>;
+
+/// A run as it is after all that was decided so far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    n: i64,
+    fact: Fact,
+    /// Its row does not have the new version yet.
+    behind: bool,
+}
+
 /// An answer; or a refusal for which the whole batch has to be decided again.
 type Answer = Result<Result<Done, Refusal>, JournalError>;
 
-impl Writing<'_> {
-    pub(super) fn run(&mut self, request: &RunRequest) -> Answer {
+impl<'r> Writing<'_, 'r> {
+    pub(super) fn run(&mut self, request: &'r RunRequest) -> Answer {
         match request {
             RunRequest::Submit { runs, entries } => self.submit(runs, entries),
             RunRequest::Claim(claim) => self.claim(claim).map(|runs| Ok(Done::Claimed(runs))),
             RunRequest::Commit(commit, code) => {
                 let Held { tenant, run, .. } = &commit.held;
-                let fact = self.fact(tenant, run)?;
-                let change = fact.and_then(|fact| change::commit(fact, commit, code));
+                let row = self.row(tenant, run)?;
+                let change = row.and_then(|row| Some((row.n, change::commit(row.fact, commit, code)?)));
                 self.change(tenant, run, change, &commit.entries)
             }
             RunRequest::Settle(settle, code) => {
-                let fact = self.fact(&settle.tenant, &settle.run)?;
-                let change = fact.and_then(|fact| change::settle(fact, settle, code));
+                let row = self.row(&settle.tenant, &settle.run)?;
+                let change = row.and_then(|row| Some((row.n, change::settle(row.fact, settle, code)?)));
                 self.change(&settle.tenant, &settle.run, change, &settle.entries)
             }
             RunRequest::Renew { lease_ms, held } => self.renew(*lease_ms, held).map(|all| Ok(Done::Renewed(all))),
             RunRequest::Cancel { tenant, run } => {
-                let running = self.fact(tenant, run)?.and_then(change::cancel).is_some();
-                if running {
-                    let sql = "UPDATE run SET cancel = 1, updated_ms = ?3 WHERE tenant = ?1 AND id = ?2";
-                    self.execute(sql, params![tenant.as_str(), run, self.now_ms]).map_err(failed)?;
-                }
-                Ok(Ok(Done::Written(if running { Written::Done } else { Written::Lost })))
+                let row = self.row(tenant, run)?;
+                let Some((row, fact)) = row.and_then(|row| Some((row, change::cancel(row.fact)?))) else {
+                    return Ok(Ok(Done::Written(Written::Lost)));
+                };
+                let sql = "UPDATE run SET cancel = 1, updated_ms = ?2 WHERE n = ?1";
+                self.execute(sql, params![row.n, self.now_ms]).map_err(failed)?;
+                self.seen.insert((tenant.as_str(), run), Row { fact, ..row });
+                Ok(Ok(Done::Written(Written::Done)))
             }
         }
     }
@@ -54,27 +71,47 @@ impl Writing<'_> {
         self.tx.prepare_cached(sql)?.execute(values)
     }
 
-    fn fact(&self, tenant: &Tenant, run: &str) -> Result<Option<Fact>, JournalError> {
-        let sql = "SELECT state, attempt, epoch, version, waits, cancel FROM run WHERE tenant = ?1 AND id = ?2";
+    fn row(&mut self, tenant: &'r Tenant, run: &'r str) -> Result<Option<Row>, JournalError> {
+        if let Some(row) = self.seen.get(&(tenant.as_str(), run)) {
+            return Ok(Some(*row));
+        }
+        let row = self.stored(tenant, run)?;
+        self.seen.extend(row.map(|row| ((tenant.as_str(), run), row)));
+        Ok(row)
+    }
+
+    fn stored(&self, tenant: &Tenant, run: &str) -> Result<Option<Row>, JournalError> {
+        let sql = "SELECT state, attempt, epoch, version, waits, cancel, n FROM run WHERE tenant = ?1 AND id = ?2";
         let mut statement = self.tx.prepare_cached(sql).map_err(failed)?;
         let mut rows = statement.query(params![tenant.as_str(), run]).map_err(failed)?;
         let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
         let number = |column: usize| row.get::<_, i64>(column).map(|n| n as u64).map_err(failed);
-        Ok(Some(Fact {
+        let fact = Fact {
             state: state_of(row, 0)?,
             attempt: number(1)?,
             epoch: number(2)?,
             version: number(3)?,
             waits: number(4)?,
             cancel: row.get(5).map_err(failed)?,
-        }))
+        };
+        Ok(Some(Row { n: row.get(6).map_err(failed)?, fact, behind: false }))
+    }
+
+    /// Brings rows up to date, and forgets what was known of them: at the end, and before other statements change them.
+    pub(super) fn settle_rows(&mut self) -> rusqlite::Result<()> {
+        // No column of an index: SQLite would write the index anew whether the value changes or not.
+        let sql = "UPDATE run SET version = ?2, updated_ms = ?3 WHERE n = ?1";
+        for row in std::mem::take(&mut self.seen).into_values().filter(|row| row.behind) {
+            self.execute(sql, params![row.n, row.fact.version as i64, self.now_ms])?;
+        }
+        Ok(())
     }
 
     /// Decides the entries, and writes them and what belongs to them if they are taken.
     fn with_entries(
         &mut self,
         submissions: &[Submission],
-        write: impl FnOnce(&Self) -> rusqlite::Result<()>,
+        write: impl FnOnce(&mut Self) -> rusqlite::Result<()>,
         point: &str,
     ) -> Answer {
         let entries = match self.decide_all(submissions)? {
@@ -117,15 +154,17 @@ impl Writing<'_> {
         }
         let state = change::first_state(run, waits as u64).word();
         let sql = "INSERT INTO run (tenant, id, submission, item, robot, place, state, attempt, epoch, version, waits,
-                   cancel, created_ms, updated_ms, metadata) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, 0, 0, ?8, 0, ?9, ?9, ?10)";
+                   cancel, created_ms, updated_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, 0, 0, ?8, 0, ?9, ?9)";
         let NewRun { id, submission, item, robot, place, metadata, .. } = run;
-        let values = params![tenant, id, submission, item, robot, place, state, waits, self.now_ms, metadata];
-        self.execute(sql, values).map(|_| ())
+        self.execute(sql, params![tenant, id, submission, item, robot, place, state, waits, self.now_ms])?;
+        let n = self.tx.last_insert_rowid();
+        self.execute("INSERT INTO run_text (n, metadata) VALUES (?1, ?2)", params![n, metadata]).map(|_| ())
     }
 
     /// Several plain statements, because a single one needs tables of its own to sort and to return what it changed,
     /// and each of these costs more than all the rest.
-    fn claim(&self, claim: &Claim) -> Result<Vec<Run>, JournalError> {
+    fn claim(&mut self, claim: &Claim) -> Result<Vec<Run>, JournalError> {
+        self.settle_rows().map_err(failed)?;
         let mut found = self.ready(claim)?;
         found.extend(self.left_behind(claim)?);
         found.sort_unstable_by(|(_, a), (_, b)| (&a.id, &a.tenant).cmp(&(&b.id, &b.tenant)));
@@ -153,7 +192,7 @@ impl Writing<'_> {
             Some(_) => ("run_ready_of", "AND submission = ?3"),
         };
         let sql = format!(
-            "SELECT {RUN}, n FROM run INDEXED BY {index} WHERE place = ?1 AND state = 'queued' {of} ORDER BY id LIMIT ?2"
+            "SELECT {RUN} FROM run INDEXED BY {index} WHERE place = ?1 AND state = 'queued' {of} ORDER BY id LIMIT ?2"
         );
         let mut statement = self.tx.prepare_cached(&sql).map_err(failed)?;
         let runs_max = claim.runs_max as i64;
@@ -172,7 +211,7 @@ impl Writing<'_> {
     /// Those whose worker's lease is over, or whose worker is dead.
     fn left_behind(&self, claim: &Claim) -> Result<Vec<(i64, Run)>, JournalError> {
         let sql = format!(
-            "SELECT {RUN}, n FROM run INDEXED BY run_lease
+            "SELECT {RUN} FROM run INDEXED BY run_lease
              WHERE place = ?1 AND state = 'running' AND lease_until_ms <= ?2"
         );
         // Only for the sake of dead owners are leases looked at that are not over.
@@ -191,14 +230,22 @@ impl Writing<'_> {
         Ok(found)
     }
 
-    fn change(&mut self, tenant: &Tenant, run: &str, change: Option<Change<'_>>, entries: &[Submission]) -> Answer {
+    fn change(
+        &mut self,
+        tenant: &'r Tenant,
+        run: &'r str,
+        change: Option<(i64, Change<'_>)>,
+        entries: &[Submission],
+    ) -> Answer {
         match change {
             None => Ok(Ok(Done::Written(Written::Lost))),
-            Some(change) => self.with_entries(entries, |this| this.put(tenant.as_str(), run, &change), "run.committed"),
+            Some((n, change)) => {
+                self.with_entries(entries, |this| this.put((tenant.as_str(), run), n, &change), "run.committed")
+            }
         }
     }
 
-    fn put(&self, tenant: &str, run: &str, change: &Change<'_>) -> rusqlite::Result<()> {
+    fn put(&mut self, (tenant, run): (&'r str, &'r str), row: i64, change: &Change<'_>) -> rusqlite::Result<()> {
         let Change { before, after, events, metadata, ended } = change;
         for (event, n) in events.iter().zip(before.version..) {
             let sql = "INSERT INTO run_event (tenant, run, n, attempt, at_ms, kind, body)
@@ -206,52 +253,52 @@ impl Writing<'_> {
             let (n, attempt) = (n as i64, after.attempt as i64);
             self.execute(sql, params![tenant, run, n, attempt, self.now_ms, event.kind, event.body])?;
         }
+        if let Some(metadata) = metadata {
+            self.execute("UPDATE run_text SET metadata = ?2 WHERE n = ?1", params![row, metadata])?;
+        }
+        let behind = ended.is_none();
+        self.seen.insert((tenant, run), Row { n: row, fact: *after, behind });
+        let Some(Ended { replaces_outcome, outcome, error, capsule, forget_capsule }) = ended else { return Ok(()) };
+        let sql = "UPDATE run SET version = ?2, updated_ms = ?3, state = ?4, attempt = ?5, cancel = ?6, owner = NULL,
+                   lease_until_ms = NULL, error = CASE WHEN ?7 THEN ?8 ELSE error END WHERE n = ?1";
         let (version, attempt) = (after.version as i64, after.attempt as i64);
-        let Some(Ended { replaces_outcome, outcome, error, capsule, forget_capsule }) = ended else {
-            // No column of an index: SQLite would write the index anew whether the value changes or not.
-            let sql = "UPDATE run SET version = ?3, updated_ms = ?4, metadata = coalesce(?5, metadata)
-                       WHERE tenant = ?1 AND id = ?2";
-            return self.execute(sql, params![tenant, run, version, self.now_ms, metadata]).map(|_| ());
-        };
-        let sql = "UPDATE run SET version = ?3, updated_ms = ?4, metadata = coalesce(?5, metadata), state = ?6,
-                   attempt = ?7, cancel = ?8, owner = NULL, lease_until_ms = NULL,
-                   outcome = CASE WHEN ?9 THEN ?10 ELSE outcome END, error = CASE WHEN ?9 THEN ?11 ELSE error END
-                   WHERE tenant = ?1 AND id = ?2";
         let (state, cancel) = (after.state.word(), after.cancel);
-        let values = params![
-            tenant,
-            run,
-            version,
-            self.now_ms,
-            metadata,
-            state,
-            attempt,
-            cancel,
-            replaces_outcome,
-            outcome,
-            error
-        ];
+        let values = params![row, version, self.now_ms, state, attempt, cancel, replaces_outcome, error];
         self.execute(sql, values)?;
+        match outcome {
+            Some(outcome) => {
+                let sql = "INSERT INTO run_outcome (n, outcome) VALUES (?1, ?2)
+                           ON CONFLICT (n) DO UPDATE SET outcome = excluded.outcome";
+                self.execute(sql, params![row, outcome])?;
+            }
+            None if *replaces_outcome => {
+                self.execute("DELETE FROM run_outcome WHERE n = ?1", params![row])?;
+            }
+            None => {}
+        }
         self.tell_dependants(tenant, run, change.waits_for_it())?;
         if *forget_capsule {
             self.execute("DELETE FROM capsule WHERE tenant = ?1 AND run = ?2", params![tenant, run])?;
         }
         if let Some(hash) = capsule {
             let sql = "INSERT INTO capsule (tenant, place, hash, run)
-                       SELECT tenant, place, ?3, id FROM run WHERE tenant = ?1 AND id = ?2 ON CONFLICT DO NOTHING";
-            self.execute(sql, params![tenant, run, hash])?;
+                       SELECT tenant, place, ?2, id FROM run WHERE n = ?1 ON CONFLICT DO NOTHING";
+            self.execute(sql, params![row, hash])?;
         }
         Ok(())
     }
 
-    fn tell_dependants(&self, tenant: &str, run: &str, waits: i64) -> rusqlite::Result<()> {
+    fn tell_dependants(&mut self, tenant: &str, run: &str, waits: i64) -> rusqlite::Result<()> {
         if waits == 0 {
             return Ok(());
         }
         let sql = "SELECT run FROM run_dependency WHERE tenant = ?1 AND depends_on = ?2";
         let mut statement = self.tx.prepare_cached(sql)?;
         let dependants = statement.query_map(params![tenant, run], |row| row.get::<_, String>(0))?;
-        for dependant in dependants {
+        for (i, dependant) in dependants.enumerate() {
+            if i == 0 {
+                self.settle_rows()?;
+            }
             let sql = "UPDATE run SET waits = waits + ?3, updated_ms = ?4, state = CASE
                            WHEN state = 'blocked' AND waits + ?3 = 0 THEN 'queued'
                            WHEN state = 'queued' AND waits + ?3 > 0 THEN 'blocked' ELSE state END
@@ -261,16 +308,16 @@ impl Writing<'_> {
         Ok(())
     }
 
-    fn renew(&self, lease_ms: i64, held: &[Held]) -> Result<Vec<Renewed>, JournalError> {
+    fn renew(&mut self, lease_ms: i64, held: &'r [Held]) -> Result<Vec<Renewed>, JournalError> {
         let until = self.now_ms + lease_ms;
         let mut all = Vec::with_capacity(held.len());
         for Held { tenant, run, epoch } in held {
-            let fact = self.fact(tenant, run)?.filter(|fact| fact.is_held(*epoch));
-            if fact.is_some() {
-                let sql = "UPDATE run SET lease_until_ms = ?3 WHERE tenant = ?1 AND id = ?2";
-                self.execute(sql, params![tenant.as_str(), run, until]).map_err(failed)?;
+            let row = self.row(tenant, run)?.filter(|row| row.fact.is_held(*epoch));
+            if let Some(Row { n, .. }) = row {
+                let sql = "UPDATE run SET lease_until_ms = ?2 WHERE n = ?1";
+                self.execute(sql, params![n, until]).map_err(failed)?;
             }
-            all.push(change::renewed(run, fact));
+            all.push(change::renewed(run, row.map(|row| row.fact)));
         }
         Ok(all)
     }

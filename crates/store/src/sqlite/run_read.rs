@@ -12,9 +12,10 @@ use super::{Sqlite, failed};
 use crate::change::{DOOMED_MAX, note};
 use crate::request::RunRequest;
 
-/// The columns `run_of` reads, in its order.
+/// The columns `run_of` reads, in its order, and the run's n. Its texts are looked up for those that are found.
 pub(super) const RUN: &str = "tenant, id, submission, item, robot, place, state, attempt, epoch, version, owner,
-    lease_until_ms, waits, cancel, created_ms, updated_ms, metadata, outcome";
+    lease_until_ms, waits, cancel, created_ms, updated_ms,
+    (SELECT metadata FROM run_text t WHERE t.n = run.n), (SELECT outcome FROM run_outcome o WHERE o.n = run.n), run.n";
 
 impl Runs for Sqlite {
     fn submit(&self, runs: Vec<NewRun>, entries: Vec<Submission>) -> Work<'static, Written> {
@@ -102,7 +103,7 @@ impl Runs for Sqlite {
                  FROM run INDEXED BY run_blocked WHERE place = ?1 AND state = 'blocked')
              WHERE lost IS NOT NULL ORDER BY id LIMIT ?2"
         );
-        self.ask(move |c| all(c, &sql, params![place, DOOMED_MAX], |row| Ok((run_of(row)?, get(row, 18)?))))
+        self.ask(move |c| all(c, &sql, params![place, DOOMED_MAX], |row| Ok((run_of(row)?, get(row, 19)?))))
     }
 
     fn admitted<'a>(&'a self, tenant: &'a Tenant, place: &'a str, capsule: &'a str) -> Work<'a, Option<String>> {

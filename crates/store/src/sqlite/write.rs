@@ -15,6 +15,7 @@ use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
+use super::run::Seen;
 use super::{failed, read, rows};
 use crate::batch::{Effect, NotTaken, Refused, decide, decide_all};
 use crate::crash;
@@ -71,26 +72,28 @@ fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>
 }
 
 /// A transaction under way.
-pub(super) struct Writing<'c> {
+pub(super) struct Writing<'c, 'r> {
     pub(super) tx: &'c Connection,
     pub(super) now_ms: i64,
+    pub(super) seen: Seen<'r>,
     now: Moment,
     book: Book,
     changed: BTreeSet<Tenant>,
     letters: BTreeSet<Option<String>>,
 }
 
-impl<'c> Writing<'c> {
+impl<'c, 'r> Writing<'c, 'r> {
     fn new(tx: &'c Connection) -> Self {
         let at = Timestamp::now();
         let (now, now_ms) = (Moment::new(at), at.as_millisecond());
-        Self { tx, now_ms, now, book: Book::default(), changed: BTreeSet::new(), letters: BTreeSet::new() }
+        let (book, changed, letters) = (Book::default(), BTreeSet::new(), BTreeSet::new());
+        Self { tx, now_ms, seen: Seen::new(), now, book, changed, letters }
     }
 
     /// The answers; or the request that has to be left out, and why.
     fn all(
         &mut self,
-        requests: &[Request],
+        requests: &'r [Request],
         refused: &Refused,
     ) -> Result<Result<Vec<Done>, (usize, Refusal)>, JournalError> {
         let mut all = Vec::with_capacity(requests.len());
@@ -152,7 +155,8 @@ impl<'c> Writing<'c> {
         Ok(())
     }
 
-    fn finish(&self) -> rusqlite::Result<()> {
+    fn finish(&mut self) -> rusqlite::Result<()> {
+        self.settle_rows()?;
         for (tenant, log) in self.book.logs().filter(|(tenant, _)| self.changed.contains(*tenant)) {
             rows::put_log(self.tx, tenant.as_str(), log)?;
         }
