@@ -33,17 +33,18 @@ CREATE INDEX run_blocked ON run (place, id) WHERE state = 'blocked';
 CREATE TABLE run_text (n INTEGER PRIMARY KEY, metadata TEXT NOT NULL);
 CREATE TABLE run_outcome (n INTEGER PRIMARY KEY, outcome TEXT NOT NULL);
 
--- The journal of a run; n counts from 0 without a gap.
+-- The journals of runs, by the run's n; n counts from 0 without a gap. In the order of writing, so that the steps of
+-- many runs that are committed together stand together: with each run's events side by side every one of them would
+-- write a page of its own.
 CREATE TABLE run_event (
-    tenant TEXT NOT NULL,
-    run TEXT NOT NULL,
+    run INTEGER NOT NULL,
     n INTEGER NOT NULL CHECK (n >= 0),
     attempt INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
     kind TEXT NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (tenant, run, n)
-) WITHOUT ROWID;
+    body TEXT NOT NULL
+);
+CREATE UNIQUE INDEX run_event_n ON run_event (run, n);
 CREATE TABLE run_dependency (
     tenant TEXT NOT NULL,
     run TEXT NOT NULL,

@@ -76,7 +76,14 @@ pub(crate) const RUN_TABLES: [(&str, &str, Option<&str>); 6] = [
         "tenant, id, outcome",
         Some("INSERT INTO run_outcome (n, outcome) SELECT n, ?3 FROM run WHERE tenant = ?1 AND id = ?2"),
     ),
-    ("run_event", "tenant, run, n, attempt, at_ms, kind, body", None),
+    (
+        "run_event",
+        "tenant, run, n, attempt, at_ms, kind, body",
+        Some(
+            "INSERT INTO run_event (run, n, attempt, at_ms, kind, body)
+             SELECT n, ?3, ?4, ?5, ?6, ?7 FROM run WHERE tenant = ?1 AND id = ?2",
+        ),
+    ),
     ("run_dependency", "tenant, run, depends_on", None),
     ("capsule", "tenant, place, hash, run", None),
 ];

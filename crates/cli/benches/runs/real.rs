@@ -34,7 +34,7 @@ pub(crate) fn overhead() {
     let database = rusqlite::Connection::open(folder.join(".actum/actum.db")).expect("the store");
     let sql = "SELECT r.id, min(e.at_ms), r.updated_ms,
                       sum(CASE WHEN e.kind = 'acted' THEN json_extract(e.body, '$.took_ms') ELSE 0 END)
-               FROM run r JOIN run_event e ON e.run = r.id GROUP BY r.id ORDER BY r.id";
+               FROM run r JOIN run_event e ON e.run = r.n GROUP BY r.id ORDER BY r.id";
     let mut statement = database.prepare(sql).expect("a statement");
     let rows = statement
         .query_map([], |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?, row.get::<_, i64>(3)?)))

@@ -248,10 +248,9 @@ impl<'r> Writing<'_, 'r> {
     fn put(&mut self, (tenant, run): (&'r str, &'r str), row: i64, change: &Change<'_>) -> rusqlite::Result<()> {
         let Change { before, after, events, metadata, ended } = change;
         for (event, n) in events.iter().zip(before.version..) {
-            let sql = "INSERT INTO run_event (tenant, run, n, attempt, at_ms, kind, body)
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+            let sql = "INSERT INTO run_event (run, n, attempt, at_ms, kind, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
             let (n, attempt) = (n as i64, after.attempt as i64);
-            self.execute(sql, params![tenant, run, n, attempt, self.now_ms, event.kind, event.body])?;
+            self.execute(sql, params![row, n, attempt, self.now_ms, event.kind, event.body])?;
         }
         if let Some(metadata) = metadata {
             self.execute("UPDATE run_text SET metadata = ?2 WHERE n = ?1", params![row, metadata])?;

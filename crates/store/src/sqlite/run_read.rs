@@ -78,7 +78,7 @@ impl Runs for Sqlite {
     fn events<'a>(&'a self, tenant: &'a Tenant, run: &'a str, from: u64) -> Work<'a, Vec<RunEvent>> {
         let (tenant, run, from) = (tenant.clone(), run.to_owned(), i64::try_from(from).unwrap_or(i64::MAX));
         let sql = "SELECT n, attempt, at_ms, kind, body FROM run_event
-                   WHERE tenant = ?1 AND run = ?2 AND n >= ?3 ORDER BY n";
+                   WHERE run = (SELECT n FROM run WHERE tenant = ?1 AND id = ?2) AND n >= ?3 ORDER BY n";
         self.ask(move |c| {
             all(c, sql, params![tenant.as_str(), run, from], |row| {
                 let (n, attempt) = (get::<i64>(row, 0)? as u64, get::<i64>(row, 1)? as u64);
