@@ -107,11 +107,21 @@ fn an_interrupted_run_goes_on_when_it_is_asked_to() {
 /// Changes what the store says a run was agreed on.
 fn alter(actum: &Program, run: &str, change: impl FnOnce(&mut Map<String, Value>)) {
     let store = Connection::open(actum.path(".actum/actum.db")).unwrap();
-    let text: String = store.query_row("SELECT metadata FROM run WHERE id = ?1", [run], |row| row.get(0)).unwrap();
+    let text: String = store
+        .query_row("SELECT metadata FROM run_text WHERE n = (SELECT n FROM run WHERE id = ?1)", [run], |row| row.get(0))
+        .unwrap();
     let mut fields: Map<String, Value> = serde_json::from_str(&text).unwrap();
     change(&mut fields);
     let text = Value::Object(fields).to_string();
-    assert_eq!(store.execute("UPDATE run SET metadata = ?2 WHERE id = ?1", params![run, text]).unwrap(), 1);
+    assert_eq!(
+        store
+            .execute(
+                "UPDATE run_text SET metadata = ?2 WHERE n = (SELECT n FROM run WHERE id = ?1)",
+                params![run, text]
+            )
+            .unwrap(),
+        1
+    );
 }
 
 fn agreed(actum: &Program, run: &str) -> Map<String, Value> {
