@@ -16,7 +16,7 @@ pub struct Agent {
     pub kind: AgentKind,
     /// What it sees of the machine beside the stage: minimal, standard, extended, elevated.
     pub filesystem: String,
-    /// Whom it reaches: offline, registry, api, open.
+    /// Whom it reaches: offline, gateway, registry, api, open.
     pub network: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
@@ -87,7 +87,8 @@ impl Operation {
 
 const NOUN: &str = "an agent";
 const TYPES: [&str; 2] = ["command", "script"];
-const NETWORKS: [&str; 4] = ["offline", "registry", "api", "open"];
+/// `gateway` reaches nobody but Actum's own endpoint for models.
+const NETWORKS: [&str; 5] = ["offline", "gateway", "registry", "api", "open"];
 const PHASES: [&str; 3] = ["step", "plan", "correct"];
 /// Limits of an agent's cell that can be set, with what holds otherwise: agents are larger than tools.
 const CELL: [(&str, u64); 4] = [("memory_mb", 4_096), ("cpu_cores", 2), ("max_children", 256), ("disk_mb", 4_096)];
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn every_flaw_is_told() {
         let bad = agent(
-            json!({"type": "command", "network": "gate", "filesystem": "all", "memory_mb": 0, "phases": ["plan"], "comand": 1}),
+            json!({"type": "command", "network": "gates", "filesystem": "all", "memory_mb": 0, "phases": ["plan"], "comand": 1}),
         );
         let bad = bad.unwrap_err();
         for part in ["command", "network", "filesystem", "memory_mb", "phases", "did you mean command?"] {

@@ -5,12 +5,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use actum_contract::agent::Agent;
+use actum_contract::canon;
+use actum_contract::digest::Digest;
 use actum_contract::metadata::{self, ContractError, Stored};
 use actum_contract::work::WorkItem;
 use actum_contract::{Contract, Layers, Partial, resolve};
 use actum_kernel::{Agreed, Phases};
+use actum_ledger::journal::JournalError;
+use actum_ledger::run::Run;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::wait::Waiter;
 
 /// The part of the metadata that is no contract.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +63,8 @@ pub enum BadAgreement {
     Contract(#[from] ContractError),
     #[error("the metadata of the run cannot be read: {0}")]
     Unreadable(String),
+    #[error("the run is no longer what was submitted: its work item, agent or workspace was altered")]
+    Altered,
 }
 
 impl BadAgreement {
@@ -64,16 +72,34 @@ impl BadAgreement {
         match self {
             Self::Contract(e) => e.code(),
             // Whoever altered that may have altered anything.
-            Self::Unreadable(_) => "CONTRACT_MISMATCH",
+            Self::Unreadable(_) | Self::Altered => "CONTRACT_MISMATCH",
         }
     }
 
     pub fn details(&self) -> Value {
         match self {
             Self::Contract(e) => e.details(),
-            Self::Unreadable(_) => Value::Null,
+            Self::Unreadable(_) | Self::Altered => Value::Null,
         }
     }
+}
+
+impl Agreement {
+    /// Of everything that was settled at submission, which the contract does not cover: what stands in the ledger.
+    pub fn digest(&self) -> String {
+        let mut value = serde_json::to_value(self).unwrap_or(Value::Null);
+        // What a run stands on is found out later, and stands in its events.
+        value.as_object_mut().map(|fields| fields.remove("lineage"));
+        canon::canonical(&value).map(|text| Digest::sha256(&text).to_hex()).unwrap_or_default()
+    }
+}
+
+/// Whether a run is still what was submitted: what it was agreed on is in the ledger, by its digest.
+pub fn is_altered(waiter: &Waiter, run: &Run, agreement: &Agreement) -> Result<bool, JournalError> {
+    let id = crate::entry::snapshot_id(&run.submission);
+    let body = waiter.wait(waiter.journal.entry(&run.tenant, &id))?;
+    let entry: Value = body.and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or(Value::Null);
+    Ok(entry["payload"]["agreements"][&run.id] != agreement.digest().as_str())
 }
 
 /// A run's metadata, read and asserted.

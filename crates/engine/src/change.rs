@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read};
 use crate::desk::stored;
-use crate::entry::{About, time};
+use crate::entry::{self, About, time};
 use crate::submit::row;
 use crate::wait::Waiter;
 
@@ -127,7 +127,11 @@ fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract) -> Resul
         metadata: agreement::write(&contract, &agreement),
         depends_on: agreement.dependencies.values().cloned().collect(),
     };
-    let mut entries = Vec::new();
+    let folder = agreement.workspace.display().to_string();
+    let agreements = std::collections::BTreeMap::from([(id.clone(), agreement.digest())]);
+    let at = lineage.snapshot_at.clone();
+    let mut entries =
+        vec![entry::snapshot(source.tenant.as_str(), &new.submission, (&folder, &source.id), &at, &agreements)];
     if agreement.dependencies.is_empty() {
         let (about, hash) = (row(&new), contract.hash.to_hex());
         entries.push(
@@ -159,7 +163,8 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done) -> Result<bool, JournalErro
     let (mut to, mut attempt) = (run.state, run.attempt);
     match done {
         Done::Applied { publication, drift } => {
-            events.push(Event::Published { publication: publication.clone(), drift: drift.clone() });
+            let published = (publication.clone(), drift.clone());
+            events.push(Event::Published { publication: published.0, drift: published.1, after: None });
             outcome["drift"] = json!(drift);
             outcome["undone"] = json!(false);
             outcome["verdict"]["kept"] = json!(false);

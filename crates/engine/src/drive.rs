@@ -7,11 +7,12 @@ use actum_contract::crash;
 use actum_contract::id::Tenant;
 use actum_kernel::{Effect, Event, Finished, Hands, State, Status, Verdict, Why, code, decide, next};
 use actum_ledger::draft;
+use actum_ledger::journal::JournalError;
 use actum_ledger::run::{End, Held, Run, RunEvent, RunState};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read};
+use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read, is_altered};
 use crate::desk::{NotWritten, Open, Pen, Stop};
 use crate::entry::{About, succeeded_id, time};
 use crate::wait::Waiter;
@@ -73,8 +74,26 @@ impl Driver<'_> {
         crash::pass(CRASH_POINTS, "run.taken");
         match self.try_drive(run, &pen, stop) {
             Ok(()) | Err(NotWritten::Lost) => {}
-            // The store does not answer, or does not take it: the lease runs out and somebody tries again.
+            Err(NotWritten::Refused(why)) => self.give_up(run, stop, &why),
+            // The store does not answer: the lease runs out and somebody tries again.
             Err(e) => self.watch.remark(run, &e.to_string()),
+        }
+    }
+
+    /// The ledger does not take what happened, and will not take it next time either.
+    fn give_up(&self, run: &Run, stop: &Arc<Stop>, why: &str) {
+        let message = format!("the ledger refuses what happened: {why}");
+        self.watch.remark(run, &message);
+        let verdict =
+            Verdict { retryable: false, ..Verdict::ended(Status::Failure, "LEDGER_REFUSED", message.clone()) };
+        let found = self.waiter.wait(self.waiter.runs.runs_named(&run.tenant, &run.id)).unwrap_or_default();
+        let Some(version) = found.iter().find(|found| found.id == run.id).map(|found| found.version) else { return };
+        let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
+        let pen = Pen::new(held, version, self.waiter.clone(), Arc::clone(stop));
+        let outcome = json!({"verdict": verdict, "error": {"code": "LEDGER_REFUSED", "message": message}});
+        let end = End { state: RunState::Failed, outcome: Some(outcome.to_string()), capsule: None };
+        if pen.write(&[Event::Ended(verdict.clone())], Vec::new(), Some(end)).is_ok() {
+            self.watch.ended(run, &verdict);
         }
     }
 
@@ -83,6 +102,9 @@ impl Driver<'_> {
             Ok(read) => read,
             Err(bad) => return self.refuse(run, pen, &bad),
         };
+        if is_altered(self.waiter, run, &read.agreement)? {
+            return self.refuse(run, pen, &BadAgreement::Altered);
+        }
         let (mut state, events) = match self.state_of(run, &read)? {
             Ok(found) => found,
             Err(why) => return self.refuse(run, pen, &BadAgreement::Unreadable(why)),
@@ -171,23 +193,19 @@ impl Driver<'_> {
     /// Where the run stands, by its journal; one that was forked also by that of its source, as far as it was then.
     fn state_of(&self, run: &Run, read: &Read) -> Result<Result<(State, Vec<Event>), String>, NotWritten> {
         let mut state = State::new(read.agreed());
-        if let Some(fork) = &read.agreement.fork_of {
-            let mut rows = self.waiter.wait(self.waiter.runs.events(&run.tenant, &fork.run, 0))?;
-            rows.truncate(usize::try_from(fork.events).unwrap_or(usize::MAX));
-            match read_events(&rows) {
-                Ok(events) => state = State::fold(read.agreed(), &events).forked(),
-                Err(why) => return Ok(Err(why)),
+        let own = match journal(self.waiter, run, &read.agreement)? {
+            Ok(journals) => {
+                let (own, sources) = journals.split_last().map_or((&[][..], &[][..]), |(own, rest)| (&own[..], rest));
+                for source in sources {
+                    state.follow(source);
+                    state = state.forked();
+                }
+                own.to_vec()
             }
-        }
-        // Most runs are taken up once, and have no journal yet.
-        let rows = match run.version {
-            0 => Vec::new(),
-            _ => self.waiter.wait(self.waiter.runs.events(&run.tenant, &run.id, 0))?,
+            Err(why) => return Ok(Err(why)),
         };
-        Ok(read_events(&rows).map(|events| {
-            state.follow(&events);
-            (state, events)
-        }))
+        state.follow(&own);
+        Ok(Ok((state, own)))
     }
 
     /// The attempt begins, or is taken over. The metadata, if that is new.
@@ -346,6 +364,49 @@ fn verdict_of(state: &State) -> Verdict {
         actum_kernel::Phase::Over(verdict) => verdict.clone(),
         _ => Verdict::ended(Status::Failure, "INTERNAL_ERROR", "the run has no end"),
     }
+}
+
+/// The journals that a run's state comes from: those of the runs it was forked from, oldest first, then its own.
+pub(crate) fn journal(
+    waiter: &Waiter,
+    run: &Run,
+    agreement: &Agreement,
+) -> Result<Result<Vec<Vec<Event>>, String>, JournalError> {
+    let mut all = Vec::new();
+    let mut next = agreement.fork_of.clone();
+    // Forks of forks, as far as there is any sense in it.
+    for _ in 0..FORKS_MAX {
+        let Some(fork) = next.take() else { break };
+        let mut rows = waiter.wait(waiter.runs.events(&run.tenant, &fork.run, 0))?;
+        rows.truncate(usize::try_from(fork.events).unwrap_or(usize::MAX));
+        match read_events(&rows) {
+            Ok(events) => all.push(events),
+            Err(why) => return Ok(Err(why)),
+        }
+        let source = waiter.wait(waiter.runs.runs_named(&run.tenant, &fork.run))?;
+        let source = source.iter().find(|found| found.id == fork.run);
+        next = source.and_then(|source| agreement::read(&source.metadata).ok()).and_then(|read| read.agreement.fork_of);
+    }
+    all.reverse();
+    // Most runs are taken up once, and have no journal yet.
+    let rows = match run.version {
+        0 => Vec::new(),
+        _ => waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?,
+    };
+    Ok(read_events(&rows).map(|own| {
+        all.push(own);
+        all
+    }))
+}
+
+const FORKS_MAX: usize = 100;
+
+/// Everything that led to where a run is, with what it was forked from; nothing of what cannot be read.
+pub fn story(waiter: &Waiter, run: &Run) -> Result<Vec<Event>, JournalError> {
+    let Ok(read) = agreement::read(&run.metadata) else {
+        return Ok(read_events(&waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?).unwrap_or_default());
+    };
+    Ok(journal(waiter, run, &read.agreement)?.unwrap_or_default().concat())
 }
 
 /// The events of a journal, read.

@@ -1,5 +1,7 @@
 //! What a run leaves in the ledger: its execution events, and what they stand on.
 
+use std::collections::BTreeMap;
+
 use actum_kernel::{Verdict, code};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::event::{MODULE, State};
@@ -86,10 +88,18 @@ pub(crate) fn succeeded_id(robot: &str, run: &str, attempt: u64) -> String {
 }
 
 /// The workspace as a submission found it.
-pub(crate) fn snapshot(tenant: &str, submission: &str, workspace: &str, tree: &str, at: &str) -> Submission {
+/// `agreements`: what each of its runs was agreed on, by digest.
+pub(crate) fn snapshot(
+    tenant: &str,
+    submission: &str,
+    (workspace, tree): (&str, &str),
+    at: &str,
+    agreements: &BTreeMap<String, String>,
+) -> Submission {
     let entry = json!({
         "id": snapshot_id(submission), "tenantId": tenant, "module": "workspace", "source": "actum",
-        "type": "workspace_snapshot", "createdAt": at, "payload": {"workspace": workspace, "tree": tree},
+        "type": "workspace_snapshot", "createdAt": at,
+        "payload": {"workspace": workspace, "tree": tree, "agreements": agreements},
     });
     draft::read_value(entry, Timestamp::now())
 }

@@ -17,7 +17,7 @@ pub enum Governed {
 }
 
 /// `{decisionSchemaVersion, decision, reasonCodes, reasons, runId, contract, artifactRefs, decisionHash}`.
-pub fn govern(run: &Run, events: &[Event], receipt: &Governed) -> Value {
+pub fn govern(run: &Run, events: &[Event], receipt: &Governed, is_altered: bool) -> Value {
     let mut reasons: Vec<(&str, String, Value)> = Vec::new();
     let fields: Map<String, Value> = serde_json::from_str(&run.metadata).unwrap_or_default();
     match metadata::check(&fields) {
@@ -29,6 +29,10 @@ pub fn govern(run: &Run, events: &[Event], receipt: &Governed) -> Value {
             reasons.push(("UNSUPPORTED_CONTRACT", e.to_string(), e.details()));
         }
         Err(e @ ContractError::Mismatch { .. }) => reasons.push(("CONTRACT_MISMATCH", e.to_string(), e.details())),
+    }
+    if is_altered && reasons.is_empty() {
+        let message = "the run is no longer what was submitted";
+        reasons.push(("CONTRACT_MISMATCH", message.into(), Value::Null));
     }
     let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     // What a worker refused stays refused, whatever the metadata says now.
@@ -66,8 +70,9 @@ pub fn govern(run: &Run, events: &[Event], receipt: &Governed) -> Value {
     }
     let pinned = events.iter().any(|e| matches!(e, Event::Frozen { .. }))
         && events.iter().any(|e| matches!(e, Event::Published { .. }));
-    if run.state == RunState::Succeeded && !pinned {
-        let message = "the result is no published state of the workspace";
+    if run.state == RunState::Succeeded && (!pinned || outcome["undone"] == true) {
+        let message =
+            if pinned { "the result was taken back" } else { "the result is no published state of the workspace" };
         reasons.push(("RUN_UNPINNED", message.into(), Value::Null));
     }
     let mut artifacts = Vec::new();

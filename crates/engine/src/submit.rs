@@ -53,8 +53,7 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
         items.iter().map(|(item, _)| (item.id.clone(), Uuid::now_v7().to_string())).collect();
     let snapshot_at = time(Timestamp::now());
     let hash = contract.hash.to_hex();
-    let mut entries =
-        vec![entry::snapshot(tenant.as_str(), &submission, &workspace.display().to_string(), &tree, &snapshot_at)];
+    let (mut entries, mut agreements) = (Vec::new(), BTreeMap::new());
     let (mut runs, mut made) = (Vec::new(), Vec::new());
     for (item, agent) in items {
         let dependencies: BTreeMap<String, String> =
@@ -92,8 +91,12 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
             dependencies,
             fork_of: None,
         };
+        agreements.insert(run.id.clone(), agreement.digest());
         runs.push(NewRun { metadata: agreement::write(&contract, &agreement), ..run });
     }
+    let place = workspace.display().to_string();
+    // First of all: the rest stands on it.
+    entries.insert(0, entry::snapshot(tenant.as_str(), &submission, (&place, &tree), &snapshot_at, &agreements));
     match waiter.wait(waiter.runs.submit(runs, entries))? {
         Written::Done => Ok(Submitted { submission, runs: made }),
         Written::Lost => Err(SubmitError::Exists),

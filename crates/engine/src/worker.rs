@@ -44,9 +44,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// How often runs are looked for that wait in vain.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How long a worker waits for a store that does not answer.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 const OVER_PAGE: usize = 1_000;
 /// How long runs that end together are waited for before others are taken in their place.
 const GATHER: Duration = Duration::from_millis(2);
+
+/// Workers that are gone, and when that was last looked into.
+struct Dead {
+    swept: Option<Instant>,
+    gone: Vec<String>,
+}
 
 pub struct Engine {
     waiter: Waiter,
@@ -149,43 +157,54 @@ impl Engine {
     }
 
     fn dispatch(&self, sender: &Sender<Run>) -> Result<(), JournalError> {
-        let mut swept: Option<Instant> = None;
-        let mut gone = Vec::new();
+        let mut dead = Dead { swept: None, gone: Vec::new() };
         while !self.interrupted.load(Ordering::SeqCst) {
-            if swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
-                self.sweep()?;
-                gone = self.workshop.gone();
-                swept = Some(Instant::now());
-            }
-            let free = self.gather();
-            let claimed = if free > 0 { self.claim(free, &gone)? } else { Vec::new() };
-            let nothing = claimed.is_empty();
-            // Whoever asked for more than there was has got all that the dead had left.
-            if claimed.len() < free && self.settings.submission.is_none() && !gone.is_empty() {
-                self.workshop.forget(&std::mem::take(&mut gone));
-            }
-            for run in claimed {
-                let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
-                locked(&self.held).insert(run.id.clone(), (held, Arc::default()));
-                *locked(&self.busy) += 1;
-                if sender.send(run).is_err() {
-                    return Ok(());
+            match self.dispatch_some(sender, &mut dead) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                // Somebody waits for the one, and is told; a worker goes on when the store does.
+                Err(e) if self.settings.submission.is_some() => return Err(e),
+                Err(_) => {
+                    let busy = locked(&self.busy);
+                    drop(self.freed.wait_timeout(busy, RETRY_AFTER));
                 }
-            }
-            let busy = locked(&self.busy);
-            if nothing && *busy == 0 {
-                drop(busy);
-                self.sweep()?;
-                if self.is_over()? {
-                    return Ok(());
-                }
-                let busy = locked(&self.busy);
-                drop(self.freed.wait_timeout(busy, ASK_EVERY));
-            } else if *busy >= self.settings.jobs || nothing {
-                drop(self.freed.wait_timeout(busy, ASK_EVERY));
             }
         }
         Ok(())
+    }
+
+    /// Hands out what can be had now, or waits a moment for it. True if there is nothing more to wait for.
+    fn dispatch_some(&self, sender: &Sender<Run>, dead: &mut Dead) -> Result<bool, JournalError> {
+        if dead.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+            self.sweep()?;
+            *dead = Dead { swept: Some(Instant::now()), gone: self.workshop.gone() };
+        }
+        let free = self.gather();
+        let claimed = if free > 0 { self.claim(free, &dead.gone)? } else { Vec::new() };
+        let nothing = claimed.is_empty();
+        // Whoever asked for more than there was has got all that the dead had left.
+        if claimed.len() < free && self.settings.submission.is_none() && !dead.gone.is_empty() {
+            self.workshop.forget(&std::mem::take(&mut dead.gone));
+        }
+        for run in claimed {
+            let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
+            locked(&self.held).insert(run.id.clone(), (held, Arc::default()));
+            *locked(&self.busy) += 1;
+            if sender.send(run).is_err() {
+                return Ok(true);
+            }
+        }
+        if nothing && *locked(&self.busy) == 0 {
+            self.sweep()?;
+            if self.is_over()? {
+                return Ok(true);
+            }
+        }
+        let busy = locked(&self.busy);
+        if nothing || *busy >= self.settings.jobs {
+            drop(self.freed.wait_timeout(busy, ASK_EVERY));
+        }
+        Ok(false)
     }
 
     /// How many runs can be taken. A claim costs the same for one as for many, so a moment is waited for more to end.

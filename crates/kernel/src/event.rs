@@ -48,6 +48,9 @@ pub enum Event {
         /// Paths of others that changed meanwhile.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         drift: Vec<String>,
+        /// The workspace's tree then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
     },
     /// Others changed the same paths: nothing was published.
     Conflicted {

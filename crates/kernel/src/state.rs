@@ -88,6 +88,8 @@ pub struct State {
     /// The stage's tree after the last act that counts.
     pub current: Option<String>,
     pub ops: Vec<ToolOp>,
+    /// Those of acts that count; what came after them was thrown away.
+    ops_kept: usize,
     pub files: u64,
     pub deltas: u64,
     /// Time that the agent, the checks and the tests took in this attempt.
@@ -103,6 +105,8 @@ pub struct State {
     pub capsule: Option<String>,
     pub publishing: Option<String>,
     pub published: Option<String>,
+    /// The workspace as the publication left it, with what others had changed.
+    pub published_tree: Option<String>,
     pub drift: Vec<String>,
     light: Option<Answered>,
     heavy: Option<Answered>,
@@ -138,6 +142,7 @@ impl State {
             steps_done: 0,
             current: None,
             ops: Vec::new(),
+            ops_kept: 0,
             files: 0,
             deltas: 0,
             spent_ms: 0,
@@ -150,6 +155,7 @@ impl State {
             capsule: None,
             publishing: None,
             published: None,
+            published_tree: None,
             drift: Vec::new(),
             light: None,
             heavy: None,
@@ -226,8 +232,9 @@ impl State {
                 };
             }
             Event::Publishing { publication } => self.publishing = Some(publication.clone()),
-            Event::Published { publication, drift } => {
+            Event::Published { publication, drift, after } => {
                 (self.published, self.drift) = (Some(publication.clone()), drift.clone());
+                self.published_tree.clone_from(after);
                 return vec![Event::Ended(Verdict::success(false))];
             }
             Event::Conflicted { paths } => {
@@ -280,7 +287,12 @@ impl State {
             *self = Self { attempt, phase: Phase::Freeze, ..Self::new(self.agreed.clone()) };
             (self.runtime_corrections, self.heavy_corrections) = (runtime, heavy);
         } else {
-            self.phase = was;
+            self.ops.truncate(self.ops_kept);
+            // What was found of the whole result is found again: the contract may be another one by now.
+            self.phase = match was {
+                Phase::Heavy | Phase::Weigh | Phase::Test | Phase::Publish => self.after_steps(),
+                other => other,
+            };
         }
     }
 
@@ -335,6 +347,7 @@ impl State {
             End::Done => {}
         }
         self.current = Some(acted.state.clone());
+        self.ops_kept = self.ops.len();
         (self.files, self.deltas) = (acted.totals.files, acted.totals.deltas);
         if let Some(path) = acted.totals.protected.first() {
             let why = format!("{path} is obeyed by other programs, and is not declared in output_files");

@@ -126,7 +126,7 @@ impl World {
                 took_ms: 1,
             }),
             Effect::Publish if self.conflict => Event::Conflicted { paths: vec!["p".into()] },
-            Effect::Publish => Event::Published { publication: "p".into(), drift: Vec::new() },
+            Effect::Publish => Event::Published { publication: "p".into(), drift: Vec::new(), after: None },
             Effect::Finish(_) => unreachable!("an end is not performed"),
         }
     }

@@ -49,7 +49,7 @@ impl Hands for Idle {
                 took_ms: 1,
             }),
             Effect::Weigh => Event::Weighed { capsule: "22".repeat(32), duplicate_of: None, missing: Vec::new() },
-            Effect::Publish => Event::Published { publication: "publication".into(), drift: Vec::new() },
+            Effect::Publish => Event::Published { publication: "publication".into(), drift: Vec::new(), after: None },
             other => unreachable!("{other:?}"),
         }
     }

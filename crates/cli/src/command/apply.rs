@@ -1,8 +1,9 @@
 //! `actum apply`: publish what a stage has come to.
 
+use actum_ledger::run::Run;
 use actum_workspace::Stage;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Ended;
 use super::diff::remark_left_out;
@@ -26,6 +27,20 @@ pub(crate) struct Apply {
     keep: bool,
 }
 
+/// The result of a run is published as it was admitted and tested, once the run is over and kept it.
+fn is_as_it_was(opened: &Opened, stage: &Stage, run: &Run) -> Result<(), Failure> {
+    let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let refused = |message: String| Err(Failure::new(actum_api::error::RUN_STATE, message));
+    if !run.state.is_over() || outcome["verdict"]["kept"] != true {
+        return refused(format!("run {} is {} and has kept no result", run.id, run.state));
+    }
+    let now = stage.seal(&opened.workspace)?.after.to_hex();
+    if outcome["current"] != now.as_str() {
+        return refused(format!("stage {} is no longer what was tested and signed", stage.id));
+    }
+    Ok(())
+}
+
 impl Apply {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
@@ -37,6 +52,9 @@ impl Apply {
         let lock = workspace::lock(&project, &opened, out)?;
         let stage = self.find(&project, &opened)?;
         let still = workspace::settle(&opened, &stage)?;
+        if let Some((run, _)) = &behind {
+            is_as_it_was(&opened, &stage, run)?;
+        }
         let published = opened.workspace.publish(&lock, &stage, &new_id(), now_ms());
         let (publication, sealed) = published.map_err(|e| {
             let failure = Failure::from(e);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
-use actum_engine::{Governed, events_of, govern};
+use actum_engine::{Governed, govern, story};
 use actum_ledger::Entry;
 use actum_ledger::merkle::Plan;
 use actum_ledger::receipt::Receipt;
@@ -282,8 +282,8 @@ impl Replay {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let path = Path::new(&self.run);
         let is_file = path.exists();
-        let project = if is_file { Project::of_file(path, global)? } else { Project::find(global)? };
-        let open = Open::new(project, out)?;
+        // Ours, wherever the file lies: it may come from somebody else, with a project of his own around it.
+        let open = Open::new(Project::find(global)?, out)?;
         let folder = match (is_file, path.is_dir()) {
             (true, true) => path.to_owned(),
             (true, false) => path.parent().unwrap_or(Path::new(".")).to_owned(),
@@ -296,11 +296,15 @@ impl Replay {
         })?;
         let unusable = |why: String| Failure::new(error::INPUT, format!("{}: {why}", file.display()));
         let recording = Recording::read(&bytes.text).map_err(unusable)?;
-        // What was signed is what is repeated.
-        if let Ok(envelope) = Document::read(&folder.join("RECEIPT.json")).and_then(|document| document.json())
-            && let Ok(receipt) = Receipt::read(&envelope)
-            && receipt.predicate()["recording"]["sha256"] != Digest::sha256(&bytes.text).to_hex().as_str()
-        {
+        // What was signed by us is what is repeated: a recording says which program to run.
+        let envelope = Document::read(&folder.join("RECEIPT.json")).and_then(|document| document.json())?;
+        let receipt = Receipt::read(&envelope).map_err(|e| unusable(format!("its receipt is none: {e}")))?;
+        let keys = Key::known(&open.project)?;
+        if !keys.iter().any(|key| receipt.verify(key).is_ok()) {
+            return Err(unusable("its receipt is not signed by a key of this project".into())
+                .hint("go to the project that made it; only its own runs are repeated there"));
+        }
+        if receipt.predicate()["recording"]["sha256"] != Digest::sha256(&bytes.text).to_hex().as_str() {
             return Err(unusable("it is not the one that the receipt names".into()));
         }
         if self.live {
@@ -346,8 +350,7 @@ impl Gate {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let open = Open::new(Project::find(global)?, out)?;
         let row = open.run(&self.run)?;
-        let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &row.id, 0))?;
-        let events = events_of(&rows).unwrap_or_default();
+        let events = story(&open.waiter, &row)?;
         let path = RunFolder::of(&open.project.folder()?, &row.id).path("RECEIPT.json");
         let receipt = match path.exists() {
             false => Governed::Invalid("the run has no receipt".to_owned()),
@@ -369,7 +372,11 @@ impl Gate {
                 Err(failure) => Governed::Invalid(failure.message),
             },
         };
-        let decision = govern(&row, &events, &receipt);
+        let is_altered = match actum_engine::read_agreement(&row.metadata) {
+            Ok((_, agreement, _)) => actum_engine::is_altered(&open.waiter, &row, &agreement)?,
+            Err(_) => true,
+        };
+        let decision = govern(&row, &events, &receipt, is_altered);
         let passed = decision["decision"] == "PASS";
         out.result(&decision, || {
             let mut lines = vec![decision["decision"].as_str().unwrap_or_default().to_owned()];

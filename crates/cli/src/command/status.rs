@@ -86,7 +86,6 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         }
     }
     let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &row.id, 0))?;
-    let events = actum_engine::events_of(&rows).unwrap_or_default();
     let mut shown = json!({
         "run_id": row.id, "item_id": row.item, "agent_id": row.robot, "submission": row.submission,
         "state": row.state.word(), "attempt": row.attempt,
@@ -100,7 +99,8 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         "governance": governance,
     });
     if let Ok((_, agreement, agreed)) = actum_engine::read_agreement(&row.metadata) {
-        let state = State::fold(agreed, &events);
+        let story = actum_engine::story(&open.waiter, row)?;
+        let state = State::fold(agreed, &story);
         shown["progress"] = json!({
             "phase": state.phase.word(), "steps": state.steps.len(), "steps_done": state.steps_done,
             "files": state.files, "tool_ops": state.ops.len(), "spent_ms": state.spent_ms,

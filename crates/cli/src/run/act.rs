@@ -93,9 +93,14 @@ impl RunHands {
         let changes = diff(blobs, last, sealed.after)?;
         let mut changed = Vec::new();
         let mut totals = Totals::default();
+        let mut unseen = 0;
         for change in deltas(&changes) {
             let bytes = size_of(blobs, change)?;
             totals.changed += 1;
+            // A patch shows no bytes of these, and they are changed all the same.
+            if bytes > PATCH_BYTES_MAX || is_binary(blobs, change)? {
+                unseen += bytes;
+            }
             if bytes > totals.largest_bytes {
                 (totals.largest_bytes, totals.largest) = (bytes, Some(change.path.to_string()));
             }
@@ -109,7 +114,7 @@ impl RunHands {
             if totals.largest_bytes > config.max_file_bytes || totals.changed > config.max_files_per_step {
                 totals.largest_bytes
             } else {
-                patch(blobs, &changes)?.len() as u64
+                patch(blobs, &changes)?.len() as u64 + unseen
             };
         let all = diff(blobs, before, sealed.after)?;
         totals.files = deltas(&all).count() as u64;
@@ -257,6 +262,16 @@ pub(super) fn end_of(ran: &Ran) -> End {
         (Ended::TimedOut, _) => End::TimedOut,
         (_, None) => End::Done,
         (_, Some((exit_code, why))) => End::Failed { exit_code, message: format!("the agent failed: {why}") },
+    }
+}
+
+/// Larger contents are only named in a patch.
+const PATCH_BYTES_MAX: u64 = 1 << 20;
+
+fn is_binary(blobs: &dyn actum_contract::blob::Blobs, change: &Change) -> Done<bool> {
+    match change.after {
+        Some(node) if node.kind.is_file() => Ok(blobs.read(node.digest)?.iter().take(8 << 10).any(|b| *b == 0)),
+        _ => Ok(false),
     }
 }
 

@@ -202,7 +202,7 @@ impl RunHands {
             "workItem": self.facts.agreement.work_item,
             "agent": self.facts.agreement.agent,
             "before": {"tree": state.before, "commit": state.commit},
-            "after": {"tree": output},
+            "after": {"tree": output, "workspace": state.published_tree},
             "capsule": {"hash": capsule.hash().map(Digest::to_hex), "deltas": capsule.deltas()},
             "artifacts": result.artifact_hashes,
             "toolTrace": {"sha256": capsule.trace_digest().map(Digest::to_hex), "operations": state.ops.len()},

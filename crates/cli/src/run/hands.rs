@@ -39,6 +39,8 @@ pub(crate) struct RunHands {
     pub(super) rules: Rules,
     pub(super) folder: RunFolder,
     pub(super) stage: Option<Stage>,
+    /// Held as long as the stage is ours: nobody else runs anything in it or publishes it meanwhile.
+    pub(super) still: Option<File>,
     /// The state that is repeated, if this is a repetition.
     pub(super) repeats: Option<Digest>,
     /// Programs that the run started, by their content.
@@ -69,6 +71,7 @@ impl RunHands {
             rules,
             folder,
             stage: None,
+            still: None,
             repeats: None,
             programs: Vec::new(),
             started: Timestamp::now(),
@@ -89,6 +92,7 @@ impl RunHands {
             rules,
             folder,
             stage: None,
+            still: None,
             repeats: Some(before),
             programs: Vec::new(),
             started: Timestamp::now(),
@@ -160,6 +164,7 @@ impl RunHands {
             let strict = strict || (mode != Mode::Overlay && !is_new) || self.repeats.is_some();
             let wanted = NewStage { id: id.clone(), mode, strict, rules: self.rules.clone(), at_ms: now_ms() };
             let stage = Stage::new(&self.workspace, base, wanted)?;
+            self.still = Some(stage.settle()?);
             if current != base {
                 stage.bring(&self.workspace, base, current)?;
                 let sealed = stage.seal(&self.workspace)?;
@@ -286,17 +291,17 @@ impl RunHands {
 
     fn publish(&mut self, state: &State, desk: &dyn Desk) -> Done<Event> {
         if self.repeats.is_some() {
-            return Ok(Event::Published { publication: "none".into(), drift: Vec::new() });
+            return Ok(Event::Published { publication: "none".into(), drift: Vec::new(), after: None });
         }
         let lock = match self.lock_for(state, desk)? {
             Ok(lock) => lock,
             Err(event) => return Ok(event),
         };
         self.recover_held(&lock)?;
-        let own = format!("{}.", self.facts.run);
-        let published = self.workspace.publications()?.into_iter().find(|p| p.of.starts_with(&own));
+        // By whoever had the run before, in this attempt: what he was about to do is on record.
+        let published = self.workspace.publications()?.into_iter().find(|p| Some(&p.id) == state.publishing.as_ref());
         if let Some(publication) = published {
-            self.record(&publication)?;
+            let _ = self.record(&publication);
             return Ok(published_as(&publication));
         }
         let result = self.result_tree(state)?;
@@ -317,7 +322,8 @@ impl RunHands {
         match self.workspace.publish(&lock, stage, &id, now_ms()) {
             Ok((publication, _)) => {
                 actum_contract::crash::pass(super::PUBLISH_POINTS, "run.applied");
-                self.record(&publication)?;
+                // It is done. What the ledger lacks it gets from whoever opens the workspace next.
+                let _ = self.record(&publication);
                 let mut event = published_as(&publication);
                 if let Event::Published { drift, .. } = &mut event {
                     drift.extend(self.moved.iter().take(DRIFT_SHOWN).cloned());
@@ -335,7 +341,7 @@ impl RunHands {
 
 fn published_as(publication: &Publication) -> Event {
     let drift = publication.drift.iter().take(DRIFT_SHOWN).map(ToString::to_string).collect();
-    Event::Published { publication: publication.id.clone(), drift }
+    Event::Published { publication: publication.id.clone(), drift, after: Some(publication.after.to_hex()) }
 }
 
 /// Paths of others that are listed on a receipt.
@@ -364,6 +370,10 @@ impl Hands for RunHands {
     }
 
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
+        // What is kept has to be there, also if whoever made it is gone.
+        if verdict.kept {
+            self.stage(state).map_err(|failure| failure.message)?;
+        }
         self.receipt(verdict, state).map_err(|failure| {
             self.folder.drop_end(self.facts.epoch);
             failure.message
@@ -376,10 +386,8 @@ impl Hands for RunHands {
             self.folder.settle(self.facts.epoch);
             let _ = std::fs::remove_dir_all(self.folder.path("exchange"));
         }
-        if let Some(stage) = self.stage.take()
-            && !verdict.kept
-            && let Ok(still) = stage.settle()
-        {
+        let still = self.still.take();
+        if let Some((stage, still)) = self.stage.take().zip(still).filter(|_| !verdict.kept) {
             // What cannot be removed now is removed by whoever cleans up.
             let _ = stage.drop(still);
         }
@@ -389,9 +397,7 @@ impl Hands for RunHands {
 /// Hands that were let go of without an end, because the run is lost or the store is, leave no stage behind.
 impl Drop for RunHands {
     fn drop(&mut self) {
-        if let Some(stage) = self.stage.take()
-            && let Ok(still) = stage.settle()
-        {
+        if let Some((stage, still)) = self.stage.take().zip(self.still.take()) {
             let _ = stage.drop(still);
         }
     }

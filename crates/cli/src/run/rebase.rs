@@ -51,12 +51,11 @@ impl RunHands {
         let id = format!("{}.{}-{}", self.facts.run, self.facts.epoch, &now.to_hex()[..12]);
         let wanted = NewStage { id, mode: self.shop.mode, strict: true, rules: self.rules.clone(), at_ms: now_ms() };
         let stage = Stage::new(&self.workspace, now, wanted)?;
+        let still = stage.settle()?;
         stage.bring(&self.workspace, before, current)?;
         self.merged = Some(stage.seal(&self.workspace)?.after);
         self.moved = theirs.into_iter().collect();
-        if let Some(old) = self.stage.replace(stage)
-            && let Ok(still) = old.settle()
-        {
+        if let Some((old, still)) = self.stage.replace(stage).zip(self.still.replace(still)) {
             let _ = old.drop(still);
         }
         if self.facts.agreement.work_item.test_command.is_none() {

@@ -473,7 +473,7 @@ fn a_strict_item_is_tested_again_on_what_others_left() {
 }
 
 /// Waits until the agent of the only run is at work.
-fn until_it_acts(actum: &Program) -> String {
+pub(crate) fn until_it_acts(actum: &Program) -> String {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
         let list = actum.run(&["list", "--json", "--state", "running"]);

@@ -165,6 +165,32 @@ fn check_refused(actum: &Program, run: &str, code: &str, case: &str) {
     assert!(!actum.path(&format!(".actum/runs/{run}/log")).exists(), "{case}: the agent was started");
 }
 
+/// Beside the contract: what is to be done, by whom, where, and how it is tested.
+#[test]
+fn anything_else_that_was_settled_is_altered_in_the_store() {
+    let actum = one("echo ran >> lines");
+    let before = read(actum.folder());
+    let changes: [(&str, fn(&mut Map<String, Value>)); 5] = [
+        ("limits", |f| f["workItem"]["constraints"]["max_files"] = json!(100_000)),
+        ("tests", |f| f["workItem"]["test_command"] = json!(["echo"])),
+        ("command", |f| f["agent"]["command"] = json!(["sh", "-c", "echo other > other"])),
+        ("network", |f| f["agent"]["network"] = json!("open")),
+        ("workspace", |f| f["workspace"] = json!("/tmp")),
+    ];
+    for (case, change) in changes {
+        let run = submit(&actum, &[]).remove(0);
+        alter(&actum, &run, change);
+        let ended = actum.run(&["resume", "--json", &run]);
+        assert_eq!(ended.code, 5, "{case}: {}{}", ended.stdout, ended.stderr);
+        let shown = status(&actum, &run);
+        assert_eq!(shown["error"]["code"], "CONTRACT_MISMATCH", "{case}");
+        let codes = actum.run(&["gate", "--json", &run]).json()["reasonCodes"].clone();
+        assert!(codes.as_array().unwrap().contains(&json!("CONTRACT_MISMATCH")), "{case}: {codes}");
+        assert!(!actum.path(&format!(".actum/runs/{run}/log")).exists(), "{case}: the agent was started");
+    }
+    assert_eq!(read(actum.folder()), before);
+}
+
 #[test]
 fn what_was_agreed_on_is_altered_in_the_store() {
     let actum = one("echo ran >> lines");

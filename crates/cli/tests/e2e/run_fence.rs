@@ -69,9 +69,9 @@ fn a_worker_that_stood_still_while_its_agent_worked() {
 /// Between the last event and the end: what is large takes time to be written up.
 #[test]
 fn a_worker_that_stood_still_while_it_wrote_the_receipt() {
-    let actum = project("for n in 1 2; do head -c 19000000 /dev/urandom > $n; done").on_store(&shared_url());
+    let actum = project("for n in 1 2; do head -c 4900000 /dev/urandom > $n; done").on_store(&shared_url());
     actum.file("work.yaml", "items: [{id: item, agent_id: b, description: d, test_command: 'true'}]\n");
-    let large = ["--set", "maxFileBytes=20000000", "--set", "maxTotalDiffBytes=10000000"];
+    let large = ["--set", "maxFileBytes=5000000", "--set", "maxTotalDiffBytes=10000000"];
     // It puts everything together in a folder of its own first.
     let is_writing = |run: &str| {
         let names = fs::read_dir(actum.path(&format!(".actum/runs/{run}"))).into_iter().flatten().flatten();
