@@ -155,7 +155,10 @@ impl RunHands {
             let current = Self::digest(state.current.as_ref())?;
             let is_new = current == base && state.stage.is_none();
             let strict = self.facts.agreement.work_item.strict;
-            let mode = if self.repeats.is_some() { Mode::Copy } else { self.shop.mode };
+            let mode = match self.repeats {
+                Some(_) => Mode::Copy,
+                None => self.shop.mode_for(&self.facts.agreement.workspace),
+            };
             let id = match self.repeats {
                 Some(_) => format!("replay-{}", new_id()),
                 None => format!("{}.{}", self.facts.run, self.facts.epoch),

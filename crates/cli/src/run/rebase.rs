@@ -49,7 +49,8 @@ impl RunHands {
             return Ok(Some(Event::Conflicted { paths: both }));
         }
         let id = format!("{}.{}-{}", self.facts.run, self.facts.epoch, &now.to_hex()[..12]);
-        let wanted = NewStage { id, mode: self.shop.mode, strict: true, rules: self.rules.clone(), at_ms: now_ms() };
+        let mode = self.shop.mode_for(&self.facts.agreement.workspace);
+        let wanted = NewStage { id, mode, strict: true, rules: self.rules.clone(), at_ms: now_ms() };
         let stage = Stage::new(&self.workspace, now, wanted)?;
         let still = stage.settle()?;
         stage.bring(&self.workspace, before, current)?;

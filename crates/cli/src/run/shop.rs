@@ -1,8 +1,9 @@
 //! The workshop: what all runs of a project share, and hands for each of them.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use actum_api::error;
@@ -109,7 +110,9 @@ pub(crate) struct Shop {
     pub tenant: Tenant,
     pub place: String,
     pub spawner: Spawner,
-    pub mode: Mode,
+    mode: Mode,
+    /// Workspaces that were looked through for files of other owners, and what that means for them.
+    modes: Mutex<BTreeMap<PathBuf, Mode>>,
     pub sandbox: SandboxConfig,
     pub key: Key,
     pub program: PathBuf,
@@ -139,6 +142,7 @@ impl Shop {
             place: open.place.clone(),
             spawner,
             mode,
+            modes: Mutex::default(),
             sandbox: Config::read(project.root())?.sandbox,
             key: Key::find_or_make(project)?,
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
@@ -148,6 +152,17 @@ impl Shop {
         };
         shop.tidy();
         Ok(Arc::new(shop))
+    }
+
+    /// How stages of a workspace are made. A cell knows one owner and one group; through an overlay it could not change
+    /// what belongs to others, in a copy everything is its own.
+    pub(crate) fn mode_for(&self, folder: &Path) -> Mode {
+        if self.mode != Mode::Overlay {
+            return self.mode;
+        }
+        let mut modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = |folder: &Path| if has_other_owners(folder) { Mode::Copy } else { Mode::Overlay };
+        *modes.entry(folder.to_owned()).or_insert_with_key(|folder| found(folder))
     }
 
     pub(crate) fn workspace(&self, folder: &Path) -> Result<Workspace, actum_workspace::Error> {
@@ -197,6 +212,35 @@ impl Shop {
 
 const TURN_MAX: Duration = Duration::from_secs(5);
 const TURN_EVERY: Duration = Duration::from_millis(5);
+
+/// Entries that are looked at; who has more is taken to own all of them.
+const ENTRIES_MAX: usize = 300_000;
+
+/// Whether something in a folder belongs to another user or group than the folder itself.
+fn has_other_owners(top: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let Ok(owner) = fs::metadata(top).map(|found| (found.uid(), found.gid())) else { return false };
+    let mut waiting = vec![top.to_owned()];
+    let mut entries = 0;
+    while let Some(folder) = waiting.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            entries += 1;
+            let Ok(found) = entry.metadata() else { continue };
+            if entries > ENTRIES_MAX {
+                return false;
+            }
+            if (found.uid(), found.gid()) != owner {
+                return true;
+            }
+            // What git and we keep for ourselves is nobody's work.
+            if found.is_dir() && entry.file_name() != ".git" && entry.file_name() != ".actum" {
+                waiting.push(entry.path());
+            }
+        }
+    }
+    false
+}
 
 fn workers(home: &Path) -> PathBuf {
     home.join("workers")

@@ -521,6 +521,22 @@ fn failures_say_what_and_where() {
 }
 
 #[test]
+fn files_of_other_owners_can_be_changed_too() {
+    let actum = project(&[("a", "echo more >> theirs.txt; mv moved.txt there.txt; rm gone.txt; echo x > new.txt")]);
+    for name in ["theirs.txt", "moved.txt", "gone.txt"] {
+        actum.file(name, "was\n");
+        if super::sandbox::is_root() {
+            std::os::unix::fs::chown(actum.path(name), Some(1234), Some(4321)).unwrap();
+        }
+    }
+    let (code, run) = one(&actum, item("i", "a"), &[]);
+    assert_eq!(code, 0, "{run}");
+    assert_eq!(file(&actum, "theirs.txt").as_deref(), Some("was\nmore\n"));
+    assert_eq!((file(&actum, "there.txt").as_deref(), file(&actum, "gone.txt")), (Some("was\n"), None));
+    assert_eq!(run["metrics"]["files_touched"], 5);
+}
+
+#[test]
 fn inputs_that_moved_since_the_run_was_planned_block_it() {
     let actum = project(&[("a", "cat in.txt > out.txt")]);
     actum.file("in.txt", "planned\n");

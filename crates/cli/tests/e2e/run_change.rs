@@ -165,12 +165,14 @@ fn check_refused(actum: &Program, run: &str, code: &str, case: &str) {
     assert!(!actum.path(&format!(".actum/runs/{run}/log")).exists(), "{case}: the agent was started");
 }
 
+type Alter = fn(&mut Map<String, Value>);
+
 /// Beside the contract: what is to be done, by whom, where, and how it is tested.
 #[test]
 fn anything_else_that_was_settled_is_altered_in_the_store() {
     let actum = one("echo ran >> lines");
     let before = read(actum.folder());
-    let changes: [(&str, fn(&mut Map<String, Value>)); 5] = [
+    let changes: [(&str, Alter); 5] = [
         ("limits", |f| f["workItem"]["constraints"]["max_files"] = json!(100_000)),
         ("tests", |f| f["workItem"]["test_command"] = json!(["echo"])),
         ("command", |f| f["agent"]["command"] = json!(["sh", "-c", "echo other > other"])),
