@@ -98,6 +98,11 @@ pub(crate) fn is_obeyed(path: &Path) -> bool {
     false
 }
 
+/// Names under which other programs look for what they obey, in any folder.
+pub(crate) fn obeyed_names() -> impl Iterator<Item = &'static str> {
+    ANYWHERE.iter().copied().chain([".github"])
+}
+
 /// Why a path may not be written to as such: it, or a folder it lies in, is obeyed by others.
 pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
     let inner = path.strip_prefix(root).unwrap_or(path);

@@ -320,6 +320,9 @@ impl Replay {
             }
         };
         let replayed = replay(&shop, &recording, input)?;
+        for program in &replayed.programs_changed {
+            out.remark(&format!("{program} is no longer the program that the run used"));
+        }
         out.result(&replayed.json(), || match (&replayed.first_difference, replayed.identical) {
             (_, true) => format!("✓ identical: {}", replayed.actual),
             (Some(difference), _) => {

@@ -94,6 +94,15 @@ impl Run {
             return Err(Failure::new(error::USAGE, message)
                 .hint("--item chooses items without dependencies; apply those, then go on"));
         }
+        for item in &items {
+            if let Some((command, word)) = item.looks_like_shell() {
+                out.remark(&format!(
+                    "{}: `{}` is not given to a shell, {word} is an argument; to have one: [\"sh\", \"-c\", \"…\"]",
+                    item.id,
+                    clean(&command.join(" "))
+                ));
+            }
+        }
         let folder = folder_of(&self.file, &document, &work, project.root())?;
         let contract = self.agreed(&work, &document)?;
         let items = self.with_agents(items, &project, &document)?;

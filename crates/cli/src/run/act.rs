@@ -1,13 +1,14 @@
 //! Planning and acting: the agent in its cell, told what is wanted, and what it did found out afterwards.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use actum_contract::agent::AgentKind;
 use actum_contract::digest::Digest;
 use actum_kernel::{Act, Acted, Changed, Desk, End, Event, Plan, State, Step, ToolOp, Totals, is_env_file};
 use actum_sandbox::{Ended, read_beneath};
-use actum_workspace::{Change, deltas, diff, patch};
+use actum_workspace::{Change, Kind, TreePath, deltas, diff, lookup, patch};
 use serde_json::{Value, json};
 
 use super::hands::{Done, RunHands};
@@ -120,9 +121,11 @@ impl RunHands {
         totals.files = deltas(&all).count() as u64;
         totals.deltas = totals.files;
         let declared = &self.facts.agreement.work_item.output_files;
+        let behind = self.behind_links(before)?;
         for change in deltas(&all) {
             let path = change.path.to_string();
-            if protect::is_obeyed(change.path.as_path()) && !declared.contains(&path) {
+            let is_behind = behind.iter().any(|target| change.path.as_path().starts_with(target));
+            if (is_behind || protect::is_obeyed(change.path.as_path())) && !declared.contains(&path) {
                 totals.protected.push(path);
             }
         }
@@ -131,6 +134,24 @@ impl RunHands {
         totals.env_files = touched.chain(left_out).filter(|path| is_env_file(path)).take(CHANGED_SHOWN).collect();
         let acted = Acted { act: act.clone(), end, state: sealed.after.to_hex(), changed, totals, ops, took_ms };
         Ok(Event::Acted(acted))
+    }
+
+    /// What links at the top of the workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`.
+    fn behind_links(&self, tree: Digest) -> Done<Vec<PathBuf>> {
+        let blobs = self.workspace.blobs();
+        let mut found = Vec::new();
+        for name in protect::obeyed_names() {
+            let Some(path) = TreePath::new(name.as_bytes()) else { continue };
+            if let Some(node) = lookup(blobs, tree, &path)?.filter(|node| node.kind == Kind::Symlink) {
+                let target = PathBuf::from(std::ffi::OsString::from_vec(blobs.read(node.digest)?));
+                // What leads out of the workspace cannot be changed from within.
+                let plain: PathBuf = target.components().filter(|part| *part != Component::CurDir).collect();
+                if plain.components().all(|part| matches!(part, Component::Normal(_))) {
+                    found.push(if name == ".github" { plain.join("workflows") } else { plain });
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Runs the agent's program for one phase. Its response, if it left one.
@@ -192,6 +213,7 @@ impl RunHands {
         };
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        self.remember(&ran);
         Ok((ran, response(&exchange)))
     }
 }

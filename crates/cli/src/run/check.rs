@@ -66,7 +66,9 @@ impl RunHands {
             Program { command, agent: &agent, environment: BTreeMap::new(), exchange: None, left_ms, is_agents: false };
         let grant = self.grant(state)?;
         self.folder.note(&format!("── {}", command.join(" ")));
-        program.run(&self.shop, grant, &self.folder.log(), desk)
+        let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        self.remember(&ran);
+        Ok(ran)
     }
 
     pub(super) fn test(&mut self, state: &State, left_ms: u64, desk: &dyn Desk) -> Done<Event> {

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::finish::RunFolder;
-use super::program::shown;
+use super::program::{Ran, shown};
 use super::shop::Shop;
 use crate::failure::Failure;
 use crate::workspace::{deltas_json, new_id, now_ms, rules};
@@ -187,6 +187,16 @@ impl RunHands {
         self.stage(state)?;
         let stage = self.stage.as_ref().ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "there is no stage"))?;
         Ok(shown(stage, &self.workspace, &at))
+    }
+
+    /// Which programs of the machine a run has used, for its recording.
+    pub(super) fn remember(&mut self, ran: &Ran) {
+        if let Some((place, digest)) = &ran.pinned {
+            let program = json!({"path": place.display().to_string(), "blake3": digest.to_hex()});
+            if !self.programs.contains(&program) {
+                self.programs.push(program);
+            }
+        }
     }
 
     /// Takes back what checks and tests have changed: only the agent's work is the result.

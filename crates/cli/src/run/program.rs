@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actum_contract::agent::Agent;
+use actum_contract::digest::Digest;
 use actum_contract::execution::{Filesystem, FilesystemLevel, Host, Network, NetworkLevel, Redactor, Sandbox};
 use actum_kernel::Desk;
-use actum_sandbox::{Access, Captured, Egress, Grant, Pipes, Report, Room, Signals, Source, Stream, watch};
+use actum_sandbox::{
+    Access, Captured, Cell, Egress, Grant, Pipes, Report, Room, Signals, Source, Stream, find_program, watch,
+};
 use actum_workspace::{Stage, View, Workspace};
 
 use super::shop::Shop;
@@ -42,6 +45,8 @@ pub(super) struct Program<'a> {
 /// What came of it.
 pub(super) struct Ran {
     pub program: String,
+    /// Where it was found outside the workspace, and the BLAKE3 of its content.
+    pub pinned: Option<(PathBuf, Digest)>,
     pub report: Report,
     pub output: Captured,
     pub errors: Captured,
@@ -106,6 +111,7 @@ impl Program<'_> {
             grace_ms: GRACE_MS,
         };
         let planned = wanted.cell()?;
+        let pinned = pin(shop, &planned.cell, self.command);
         let (pipes, files) = Pipes::new(false).map_err(failed)?;
         let (signals, stopper) = Signals::own().map_err(failed)?;
         let stopper = Arc::new(stopper);
@@ -143,12 +149,27 @@ impl Program<'_> {
         }
         Ok(Ran {
             program,
+            pinned,
             report: watched.report,
             output: clean(watched.output),
             errors: clean(watched.errors),
             took_ms,
         })
     }
+}
+
+/// Which program it is, if it is one of the machine's: those of the workspace are part of the input.
+fn pin(shop: &Shop, cell: &Cell, command: &[String]) -> Option<(PathBuf, Digest)> {
+    let path = cell.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone())?;
+    let name = command.first()?;
+    if name.contains('/') && !name.starts_with('/') {
+        return None;
+    }
+    let (place, file) = find_program(name.as_ref(), &path, &cell.folder).ok()?;
+    if place.starts_with(&cell.folder) {
+        return None;
+    }
+    shop.digest_of(&file).map(|digest| (place, digest))
 }
 
 /// Values of variables that are only referred to.

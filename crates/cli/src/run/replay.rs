@@ -24,6 +24,8 @@ pub(crate) struct Replayed {
     pub expected: String,
     pub actual: String,
     pub first_difference: Option<Value>,
+    /// Programs of the machine that are no longer what they were.
+    pub programs_changed: Vec<String>,
 }
 
 impl Replayed {
@@ -32,6 +34,9 @@ impl Replayed {
             json!({"identical": self.identical, "expected_hash": self.expected, "actual_hash": self.actual});
         if let Some(difference) = &self.first_difference {
             shown["first_difference"] = difference.clone();
+        }
+        if !self.programs_changed.is_empty() {
+            shown["programs_changed"] = json!(self.programs_changed);
         }
         shown
     }
@@ -60,6 +65,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
             identical: false,
             expected: expected_hash,
             actual: String::new(),
+            programs_changed: Vec::new(),
             first_difference: Some(
                 json!({"what": "input", "path": path, "expected": before.to_hex(), "actual": input.to_hex()}),
             ),
@@ -70,6 +76,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
             identical: false,
             expected: expected_hash,
             actual: String::new(),
+            programs_changed: Vec::new(),
             first_difference: Some(
                 json!({"what": "input", "path": path, "why": "its recorded content is missing or damaged"}),
             ),
@@ -106,11 +113,15 @@ fn compare(
         _ => Verdict::ended(Status::Failure, "INTERNAL_ERROR", "the repetition has no end"),
     };
     let actual = state.current.clone().unwrap_or_default();
+    let path = |program: &Value| program["path"].as_str().unwrap_or_default().to_owned();
+    let programs_changed: Vec<String> =
+        recording.programs.iter().filter(|program| !hands.programs.contains(program)).map(path).collect();
     let replayed = |first_difference: Option<Value>| Replayed {
         identical: first_difference.is_none(),
         expected: expected.to_hex(),
         actual: actual.clone(),
         first_difference,
+        programs_changed: programs_changed.clone(),
     };
     if let Some(actual_tree) = Digest::from_hex(&actual)
         && actual_tree != expected

@@ -89,6 +89,7 @@ impl RunHands {
             Program { command, agent: &agent, environment, exchange: None, left_ms, is_agents: self.repeats.is_none() };
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        self.remember(&ran);
         let failure = failure_of(&ran);
         let exit_code = match &ran.report.ended {
             Ended::Exited(code) => Some(*code),

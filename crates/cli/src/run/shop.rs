@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use actum_api::error;
+use actum_contract::digest::{Blake3, Digest};
 use actum_contract::id::Tenant;
 use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
 use actum_ledger::run::{Run, RunState, Runs};
-use actum_sandbox::Spawner;
+use actum_sandbox::{Identity, Spawner};
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Mode, Stage, Workspace};
 use serde_json::Value;
@@ -113,6 +114,8 @@ pub(crate) struct Shop {
     mode: Mode,
     /// Workspaces that were looked through for files of other owners, and what that means for them.
     modes: Mutex<BTreeMap<PathBuf, Mode>>,
+    /// Programs whose content was read.
+    programs: Mutex<Vec<(Identity, Digest)>>,
     pub sandbox: SandboxConfig,
     pub key: Key,
     pub program: PathBuf,
@@ -143,6 +146,7 @@ impl Shop {
             spawner,
             mode,
             modes: Mutex::default(),
+            programs: Mutex::default(),
             sandbox: Config::read(project.root())?.sandbox,
             key: Key::find_or_make(project)?,
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
@@ -152,6 +156,25 @@ impl Shop {
         };
         shop.tidy();
         Ok(Arc::new(shop))
+    }
+
+    /// The BLAKE3 of a program, read once as long as the file is the same.
+    pub(super) fn digest_of(&self, file: &File) -> Option<Digest> {
+        let identity = Identity::of(&file.metadata().ok()?);
+        let mut known = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, digest)) = known.iter().find(|(of, _)| *of == identity) {
+            return Some(*digest);
+        }
+        let (mut hash, mut piece, mut file) = (Blake3::default(), vec![0; 256 << 10], file.try_clone().ok()?);
+        loop {
+            match std::io::Read::read(&mut file, &mut piece).ok()? {
+                0 => break,
+                length => hash.update(&piece[..length]),
+            }
+        }
+        let digest = hash.finish();
+        known.push((identity, digest));
+        Some(digest)
     }
 
     /// How stages of a workspace are made. A cell knows one owner and one group; through an overlay it could not change

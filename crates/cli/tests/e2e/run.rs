@@ -318,6 +318,13 @@ fn limits_of_a_step_and_files_that_others_obey() {
         assert_eq!(run["error_code"].as_str().unwrap_or_default(), wanted, "{agent} {flags:?}: {run}");
         assert_eq!(tree(&actum), before);
     }
+    // Also through a link that was there before.
+    actum.file("docs/rules.md", "be kind\n");
+    std::os::unix::fs::symlink("docs/rules.md", actum.path("CLAUDE.md")).unwrap();
+    let toml = fs::read_to_string(actum.path("actum.toml")).unwrap();
+    let script = "[agents.linked]\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"echo obey > CLAUDE.md\"]\n";
+    actum.file("actum.toml", format!("{toml}\n{script}"));
+    assert_eq!(one(&actum, item("i", "linked"), &[]).1["error_code"], "PROTECTED_FILE");
     let declared = with(item("i", "obeyed"), "output_files", json!(["AGENTS.md", ".github/workflows/ci.yml"]));
     assert_eq!(one(&actum, declared, &[]).1["status"], "success");
     // An ignored file is never published, and still not to be changed.
@@ -513,8 +520,11 @@ fn failures_say_what_and_where() {
     let tests = told(with(item("i", "b"), "test_command", json!(["sh", "-c", "echo boom; exit 3"])));
     assert!(tests.contains("Tests failed with code 3: boom"), "{tests}");
     assert!(told(item("i", "d")).contains("no-such-agent could not be started"));
-    let ended = started(&actum, &with(item("i", "c"), "test_command", json!("true && false")), &[]);
-    assert_eq!(ended.code, 2, "{}", ended.stdout);
+    // Words are words; whoever meant a shell is told.
+    let path = actum.file("work.json", with(item("i", "c"), "test_command", json!("true && false")).to_string());
+    let ended = actum.run(&["run", path.to_str().unwrap()]);
+    assert_eq!(ended.code, 0, "{}", ended.stdout);
+    assert!(ended.stderr.contains("is not given to a shell"), "{}", ended.stderr);
     let two = json!([item("one", "b"), with(item("two", "b"), "dependencies", json!(["one"]))]);
     let ended = started(&actum, &two, &["--dry-run"]);
     assert_eq!(ended.code, 2, "{}", ended.stdout);

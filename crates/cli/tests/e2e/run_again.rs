@@ -361,6 +361,16 @@ fn a_repetition_that_differs_names_the_first_difference() {
     let replayed = ended.json();
     assert_eq!((ended.code, &replayed["identical"]), (1, &json!(false)));
     assert_eq!(replayed["first_difference"]["path"], "noise.txt", "{replayed}");
+    let recording = fs::read(actum.path(&format!(".actum/runs/{}/recording.json", id(&noisy)))).unwrap();
+    let recording: Value = serde_json::from_slice(&recording).unwrap();
+    let program = recording["programs"][0].clone();
+    let path = program["path"].as_str().unwrap();
+    let hash = actum_contract::digest::Digest::blake3(&fs::read(path).unwrap()).to_hex();
+    assert_eq!(
+        (path.ends_with("/sh") || path.ends_with("/dash"), &program["blake3"]),
+        (true, &json!(hash)),
+        "{program}"
+    );
     let (_, copied) = one(&actum, item("copy", "copy"), &[]);
     assert_eq!(actum.run(&["replay", &id(&copied)]).code, 0);
     // One altered input file is named.

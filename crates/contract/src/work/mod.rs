@@ -104,6 +104,21 @@ impl Publish {
     }
 }
 
+/// Words that mean something to a shell only.
+const OPERATORS: [&str; 8] = ["&&", "||", "|", ";", ">", ">>", "<", "&"];
+
+impl WorkItem {
+    /// A command of the item with a word that a shell would obey, and that word: without a shell it is an argument, and a
+    /// check may pass that checks nothing.
+    pub fn looks_like_shell(&self) -> Option<(&[String], &str)> {
+        let commands = self.validation.light.iter().chain(&self.validation.heavy).chain(&self.test_command);
+        commands.into_iter().find_map(|command| {
+            let word = command.iter().find(|word| OPERATORS.contains(&word.as_str()))?;
+            Some((command.as_slice(), word.as_str()))
+        })
+    }
+}
+
 /// Whether a text can be the id of an item or an agent: `[a-z0-9][a-z0-9._-]{0,63}`.
 pub fn is_id(text: &str) -> bool {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
