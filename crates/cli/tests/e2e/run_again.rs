@@ -179,7 +179,7 @@ fn operations_that_were_thrown_away_do_not_count() {
 
 #[test]
 fn only_a_kept_result_that_is_as_it_was_tested_is_applied() {
-    let actum = project(&[("slow", "echo half > half.txt; sleep 3; echo done > done.txt"), ("quick", "echo x > x")]);
+    let actum = project(&[("slow", "echo half > half.txt; sleep 4; echo done > done.txt"), ("quick", "echo x > x")]);
     // While it runs, nobody publishes what there is so far.
     let path = actum.file("work.json", item("i", "slow").to_string());
     let before = read(actum.folder());
@@ -203,7 +203,7 @@ fn only_a_kept_result_that_is_as_it_was_tested_is_applied() {
 
 #[test]
 fn a_conflict_that_was_applied_is_over() {
-    let actum = project(&[("a", "echo agent > shared.txt; sleep 1")]);
+    let actum = project(&[("a", "echo agent > shared.txt; sleep 4")]);
     actum.file("shared.txt", "base\n");
     let path = actum.file("work.json", item("i", "a").to_string());
     let running = actum.start(&["run", "--json", path.to_str().unwrap()], &[]);
