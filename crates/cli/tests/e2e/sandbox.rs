@@ -476,7 +476,7 @@ fn groups_of(pids: &[u32]) -> Vec<String> {
     // Numbers of processes come again: a group of somebody who lives is his.
     let is_ours = |line: &&str| {
         let of = |pid: &&u32| line.contains(&format!("actum-{pid}-"));
-        pids.iter().find(of).is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists())
+        pids.iter().find(of).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
     };
     list.lines().filter(is_ours).map(ToOwned::to_owned).collect()
 }
