@@ -1,7 +1,6 @@
 //! What a person does to a run that exists: go on with it, go elsewhere from it, stop it.
 
 use actum_contract::change::{ChangeError, change};
-use actum_contract::metadata;
 use actum_contract::{Change, Contract, Intent, Partial};
 use actum_kernel::{Event, Status, Verdict, code};
 use actum_ledger::journal::JournalError;
@@ -273,6 +272,3 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
         _ => Err(CancelError::Lost),
     }
 }
-
-/// The keys under which a contract is kept; for whoever shows a run.
-pub const CONTRACT_KEYS: [&str; 7] = metadata::KEYS;

@@ -15,7 +15,7 @@ mod wait;
 mod worker;
 
 pub use agreement::{Agreement, BadAgreement, ForkOf, Lineage, is_altered, read_agreement};
-pub use change::{CONTRACT_KEYS, CancelError, Cancelled, Done, ResumeError, Resumed, cancel, note, resume};
+pub use change::{CancelError, Cancelled, Done, ResumeError, Resumed, cancel, note, resume};
 pub use drive::{CRASH_POINTS, Workshop, events_of, rehearse, story};
 pub use gate::{Governed, govern};
 pub use submit::{SubmitError, Submitted, Wanted, submit};

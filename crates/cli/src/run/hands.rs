@@ -2,7 +2,7 @@
 //! hands work on a copy of the recorded input, and publish nothing.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_contract::digest::Digest;
@@ -58,42 +58,30 @@ pub(super) type Done<T> = Result<T, Failure>;
 
 impl RunHands {
     pub(crate) fn new(shop: Arc<Shop>, facts: Facts) -> Done<Self> {
-        let workspace = shop.workspace(&facts.agreement.workspace)?;
-        let rules = rules(&facts.agreement.workspace, Vec::new(), Vec::new())?;
         let folder = RunFolder::make(&shop.home, &facts.run)?;
         // What workers that were lost have left is of no use: its state is on record.
         shop.remove_stages(&|id| id.strip_prefix(&facts.run).is_some_and(|rest| rest.starts_with('.')));
         folder.drop_ends();
-        Ok(Self {
-            shop,
-            facts,
-            workspace,
-            rules,
-            folder,
-            stage: None,
-            still: None,
-            repeats: None,
-            programs: Vec::new(),
-            started: Timestamp::now(),
-            turn: None,
-            merged: None,
-            moved: Vec::new(),
-        })
+        let at = facts.agreement.workspace.clone();
+        Self::with(shop, facts, &at, folder, None)
     }
 
     /// Hands that repeat a run on a copy of its input.
     pub(super) fn repeating(shop: Arc<Shop>, facts: Facts, before: Digest, folder: RunFolder) -> Done<Self> {
-        let workspace = shop.workspace(&shop.root.clone())?;
-        let rules = rules(&shop.root, Vec::new(), Vec::new())?;
+        let at = shop.root.clone();
+        Self::with(shop, facts, &at, folder, Some(before))
+    }
+
+    fn with(shop: Arc<Shop>, facts: Facts, at: &Path, folder: RunFolder, repeats: Option<Digest>) -> Done<Self> {
         Ok(Self {
+            workspace: shop.workspace(at)?,
+            rules: rules(at, Vec::new(), Vec::new())?,
             shop,
             facts,
-            workspace,
-            rules,
             folder,
             stage: None,
             still: None,
-            repeats: Some(before),
+            repeats,
             programs: Vec::new(),
             started: Timestamp::now(),
             turn: None,
@@ -417,8 +405,8 @@ impl Drop for RunHands {
 }
 
 /// The commit a repository stands on, read from its own files.
-fn commit_of(folder: &std::path::Path) -> Option<String> {
-    let read = |path: &std::path::Path| std::fs::read_to_string(path).ok();
+fn commit_of(folder: &Path) -> Option<String> {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
     let mut git = folder.ancestors().map(|above| above.join(".git")).find(|git| git.exists())?;
     if git.is_file() {
         let text = read(&git)?;

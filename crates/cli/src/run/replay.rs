@@ -58,29 +58,22 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
     };
     let expected_hash = expected.to_hex();
     let blobs = &*shop.blobs;
+    let not_begun = |difference: Value| Replayed {
+        identical: false,
+        expected: expected_hash.clone(),
+        actual: String::new(),
+        programs_changed: Vec::new(),
+        first_difference: Some(difference),
+    };
     if let Some(input) = input.filter(|input| *input != before) {
         let changed = diff(blobs, before, input)?;
         let path = deltas(&changed).next().map(|change| change.path.to_string());
-        return Ok(Replayed {
-            identical: false,
-            expected: expected_hash,
-            actual: String::new(),
-            programs_changed: Vec::new(),
-            first_difference: Some(
-                json!({"what": "input", "path": path, "expected": before.to_hex(), "actual": input.to_hex()}),
-            ),
-        });
+        let (was, is) = (before.to_hex(), input.to_hex());
+        return Ok(not_begun(json!({"what": "input", "path": path, "expected": was, "actual": is})));
     }
     if let Some(path) = first_missing(blobs, before)? {
-        return Ok(Replayed {
-            identical: false,
-            expected: expected_hash,
-            actual: String::new(),
-            programs_changed: Vec::new(),
-            first_difference: Some(
-                json!({"what": "input", "path": path, "why": "its recorded content is missing or damaged"}),
-            ),
-        });
+        let why = "its recorded content is missing or damaged";
+        return Ok(not_begun(json!({"what": "input", "path": path, "why": why})));
     }
     let facts = Facts {
         run: recording.run_id.clone(),
