@@ -19,6 +19,12 @@ use crate::path::{TreePath, is_name};
 /// First bytes of every folder; the digit is the version of the format.
 const MAGIC: &[u8] = b"actum tree 1\n";
 
+/// The bytes whose digest is a folder's: what a tree's id stands for.
+pub fn folder_bytes(blobs: &dyn Blobs, folder: Digest) -> Result<Vec<u8>> {
+    // Of a workspace in which there is nothing, nothing need have been stored.
+    if folder == empty() { Ok(encode([])) } else { Ok(blobs.read(folder)?) }
+}
+
 /// Deepest nesting that is followed; more is refused, not followed until the stack ends.
 pub(crate) const DEPTH_MAX: usize = 1024;
 

@@ -15,7 +15,7 @@ use actum_kernel::{Finished, Metrics, RunResult, State, Status, Verdict};
 use actum_ledger::checkpoint::origin;
 use actum_ledger::journal::Range;
 use actum_ledger::receipt::{Receipt, seal, statement, subject};
-use actum_workspace::{Change, Verb, deltas, patch};
+use actum_workspace::{Change, Verb, deltas, folder_bytes, patch};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -54,11 +54,14 @@ impl RunFolder {
         let _ = file.and_then(|mut file| writeln!(file, "{line}"));
     }
 
-    /// Whole or not at all.
+    /// Whole or not at all, and still there after the machine stopped.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Done<()> {
         let (path, aside) = (self.path(name), self.path(&format!(".{name}.new")));
-        let written = fs::write(&aside, bytes).and_then(|()| fs::rename(&aside, &path));
-        written.map_err(|e| unwritable(&path, &e))
+        let written = fs::File::create(&aside).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_data()
+        });
+        written.and_then(|()| fs::rename(&aside, &path)).map_err(|e| unwritable(&path, &e))
     }
 
     /// Where an end is put together by whoever believes to have the run. Only once it is on record is it moved in: who
@@ -166,12 +169,16 @@ impl RunHands {
         let recording = serde_json::to_vec_pretty(&recording).unwrap_or_default();
 
         let mut subjects = Vec::new();
-        if let Some(tree) = Digest::from_hex(&output) {
+        match Digest::from_hex(&output) {
             // The topmost folder of a tree names everything below it.
-            let sha256 = blobs.read(tree).map_or(Digest::sha256(b""), |bytes| Digest::sha256(&bytes));
-            subjects.push(subject("workspace", sha256, &output));
-        } else {
-            subjects.push(subject("workspace", Digest::sha256(b""), ""));
+            Some(tree) => {
+                subjects.push(subject("workspace", Digest::sha256(&folder_bytes(blobs, tree)?), &output));
+            }
+            // It ended before the workspace was looked at: all there is to speak of is what was wanted.
+            None => {
+                let item = serde_json::to_vec(&self.facts.agreement.work_item).unwrap_or_default();
+                subjects.push(subject("work-item", Digest::sha256(&item), &Digest::blake3(&item).to_hex()));
+            }
         }
         if is_success {
             for change in deltas(&changes) {
