@@ -159,6 +159,57 @@ fn a_stricter_contract_is_kept_by_what_is_published_under_it() {
     assert_eq!(actum.run(&["resume", "--json", &run]).code, 0);
 }
 
+/// A project with one script agent.
+fn scripted(script: &Value) -> actum_testkit::program::Program {
+    let actum = actum();
+    actum.file("script.json", script.to_string());
+    actum.file("actum.toml", "[agents.a]\ntype = \"script\"\nscript = \"script.json\"\n");
+    actum
+}
+
+#[test]
+fn both_modes_of_judging_corrections() {
+    // The correction mends the file, and writes eight more than it declared.
+    let mut wide: Vec<Value> =
+        (0..8).map(|n| json!({"write": {"path": format!("extra-{n}"), "content": "x"}})).collect();
+    wide.push(json!({"write": {"path": "bad.json", "content": "{}"}}));
+    let bad = json!([{"write": {"path": "bad.json", "content": "{"}}]);
+    let actum = scripted(&json!({"steps": {"*": bad}, "corrections": [wide]}));
+    let judged = |actum: &_, item: Value, field: &str, mode: &str, code: &str| {
+        let (_, run) = one(actum, item, &["--dry-run", "--set", &format!("{field}={mode}")]);
+        let wanted = if mode == "enforce" { code } else { "" };
+        assert_eq!(run["error_code"].as_str().unwrap_or_default(), wanted, "{field} {mode}: {run}");
+        assert_eq!(run["warnings"].as_array().unwrap().len(), usize::from(mode == "warn"), "{field} {mode}: {run}");
+    };
+    for mode in ["enforce", "warn", "off"] {
+        judged(&actum, item("i", "a"), "correctionPolicyMode", mode, "CORRECTION_POLICY_VIOLATION");
+    }
+    // The first correction leaves as many failures as before, the second mends it.
+    let number = |n: &str| json!([{"write": {"path": "n", "content": n}}]);
+    let actum = scripted(&json!({"steps": {"*": number("1")}, "corrections": [number("2"), number("3")]}));
+    let heavy = with(item("i", "a"), "validation", json!({"heavy": [["grep", "-q", "3", "n"]]}));
+    for mode in ["enforce", "warn", "off"] {
+        judged(&actum, heavy.clone(), "correctionConvergenceMode", mode, "CORRECTION_NOT_CONVERGING");
+    }
+}
+
+#[test]
+fn runs_of_one_level_are_under_way_together() {
+    let actum = project(&[("a", "sleep 3; echo x > $ACTUM_WORK_ITEM_ID")]);
+    let (code, runs) = run(&actum, json!([item("one", "a"), item("two", "a")]), &["--jobs", "2"]);
+    assert_eq!(code, 0, "{runs:?}");
+    let entries = asked(&actum, &["ledger", "list", "--json"])["entries"].clone();
+    let mut states: Vec<(u64, String)> = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|e| Some((e["seq"].as_u64()?, e["state"].as_str()?.to_owned())))
+        .collect();
+    states.sort();
+    let states: Vec<&str> = states.iter().map(|(_, state)| state.as_str()).collect();
+    assert_eq!(states, ["planned", "planned", "running", "running", "succeeded", "succeeded"]);
+}
+
 #[test]
 fn operations_that_were_thrown_away_do_not_count() {
     let actum = actum();
