@@ -19,6 +19,7 @@ mod part;
 pub mod policy;
 pub mod resolve;
 pub mod schema;
+pub mod tool;
 pub mod version;
 pub mod work;
 

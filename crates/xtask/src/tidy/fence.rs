@@ -33,6 +33,7 @@ pub(super) const LIFTED: Lifted = &[
         &[PROGRAMS, FILES, STD_CLOCKS],
     ),
     ("engine", "the only place that moves: leases, timers, tasks", &[STD_CLOCKS, CLOCK, IDS, TASKS]),
+    ("adapters", "waits for others, and not for ever", &[STD_CLOCKS]),
     ("server", "a task for each connection", &[TASKS]),
     (
         "testkit",
