@@ -9,7 +9,7 @@ use actum_contract::digest::{Blake3, Digest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cell::Report;
-use crate::spawner::{Files, News, Running};
+use crate::spawner::{Files, Listeners, News, Running};
 
 /// The program's end of three pipes, and ours.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Taking {
 }
 
 /// Feeds the input, takes in the output, and waits for the end. `kept` sees each piece that is kept as it comes; `listening`
-/// gets the listeners of a cell with a way out.
+/// gets the listeners of a cell that can reach us.
 pub fn watch(
     mut running: Running,
     pipes: Pipes,
@@ -113,7 +113,7 @@ pub fn watch(
     room: Room,
     limit: Option<Duration>,
     kept: &mut dyn FnMut(Stream, &[u8]),
-    listening: &mut dyn FnMut(Vec<OwnedFd>),
+    listening: &mut dyn FnMut(Listeners),
 ) -> io::Result<Watched> {
     let mut pipes = pipes;
     let mut streams = [Taking::new(room.output_bytes), Taking::new(room.errors_bytes)];
@@ -131,7 +131,7 @@ pub fn watch(
         if happened.line {
             match running.hear()? {
                 News::Started => {}
-                News::Listening(files) => listening(files),
+                News::Listening(listeners) => listening(listeners),
                 News::Ended(report) => break report,
             }
         }

@@ -24,6 +24,9 @@ pub struct Cell {
     pub deny: Vec<PathBuf>,
     pub limits: Limits,
     pub network: Network,
+    /// A port of the cell's own loopback on which we listen, and nobody but the cell can reach us. None of those of
+    /// `network`. Where the network is the machine's own there is no such place: whoever wants to be reached listens himself.
+    pub bridge: Option<u16>,
     /// Walls that may be missing on this machine. The report names the ones that were.
     pub weaker: Vec<Wall>,
 }
@@ -249,6 +252,7 @@ pub fn probe_cell(folder: &Path) -> Cell {
             disk_bytes: 1 << 20,
         },
         network: Network::Off,
+        bridge: None,
         weaker: Wall::ALL.to_vec(),
     }
 }

@@ -33,7 +33,7 @@ pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe, remedy};
-pub use spawner::{Ahead, Files, News, Running, Signals, Spawner, Stopper, run_alone};
+pub use spawner::{Ahead, Files, Listeners, News, Running, Signals, Spawner, Stopper, run_alone};
 
 /// Whether this process may do what no other may.
 pub fn is_root() -> bool {

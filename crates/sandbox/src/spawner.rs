@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -180,9 +181,19 @@ impl Stopper {
 pub enum News {
     /// There is a cell, and it can be ended.
     Started,
-    /// The program's way out, to be served by us: names, then the proxy, then the ports in their order.
-    Listening(Vec<OwnedFd>),
+    /// The program can reach us. Comes once at most, before the program is there, and only if it can.
+    Listening(Listeners),
     Ended(Report),
+}
+
+/// Sockets in a cell's network that are ours to serve. They do not tell that the cell has ended: whoever waits at one has
+/// to be told.
+#[derive(Debug)]
+pub struct Listeners {
+    /// On `Cell::bridge`. Blocking, as it was made.
+    pub bridge: Option<TcpListener>,
+    /// For `Egress::serve`: names, then the proxy, then the ports in their order. Empty if the cell has no way out.
+    pub way_out: Vec<OwnedFd>,
 }
 
 impl Running {
@@ -227,7 +238,11 @@ impl Running {
                 self.handle = files.into_iter().next();
                 News::Started
             }
-            Said::Listening => News::Listening(files),
+            Said::Listening { has_bridge } => {
+                let mut files = files.into_iter();
+                let bridge = if has_bridge { files.next().map(TcpListener::from) } else { None };
+                News::Listening(Listeners { bridge, way_out: files.collect() })
+            }
             Said::Ended(report) => {
                 self.wait_for_mounts();
                 News::Ended(report)
