@@ -59,6 +59,12 @@ pub enum Source {
         #[serde(with = "path")]
         work: PathBuf,
     },
+    /// What is in several folders, the first over the others, to be read only. What a stage is like while another cell
+    /// works in it: its `upper` over its `lower`. Of what is changed after the cell was made it may see some, or none.
+    Layers {
+        #[serde(with = "paths")]
+        lowers: Vec<PathBuf>,
+    },
 }
 
 impl Grant {
@@ -67,7 +73,7 @@ impl Grant {
         Self { path: path.into(), access, from: Source::Same }
     }
 
-    /// What has to be taken from the machine for it. For an overlay that is `lower`, and the folder in which the two others
+    /// What has to be taken from the machine for it. For an overlay with changes that is `lower`, and the folder in which the two others
     /// are: the kernel wants them from one mount.
     pub(crate) fn origins(&self) -> Vec<Origin<'_>> {
         let as_it_is = |path, whole| Origin { path, owned_as: Path::new(""), whole };
@@ -78,6 +84,7 @@ impl Grant {
                 let (folder, name) = (upper.parent().unwrap_or(upper), upper.file_name().unwrap_or_default());
                 vec![as_it_is(lower, false), Origin { path: folder, owned_as: Path::new(name), whole: false }]
             }
+            Source::Layers { lowers } => lowers.iter().map(|path| as_it_is(path, false)).collect(),
         }
     }
 }
