@@ -76,6 +76,11 @@ impl Pipes {
         let input = if has_input { OwnedFd::from(input) } else { File::open("/dev/null")?.into() };
         Ok((pipes, Files { input, output: output.into(), errors: errors.into() }))
     }
+
+    /// Takes out input and output, for somebody who deals with them himself.
+    pub(crate) fn talk(&mut self) -> Option<(OwnedFd, OwnedFd)> {
+        Some((self.input.take()?.into(), self.output.take()?.into()))
+    }
 }
 
 struct Taking {
@@ -118,7 +123,7 @@ pub fn watch(
     let mut pipes = pipes;
     let mut streams = [Taking::new(room.output_bytes), Taking::new(room.errors_bytes)];
     let mut left = input;
-    let stuck_at = limit.map(|limit| Instant::now() + limit + STUCK_AFTER);
+    let mut stuck_at = limit.map(|limit| Instant::now() + limit + STUCK_AFTER);
     let report = loop {
         if left.is_empty() {
             pipes.input = None;
@@ -127,6 +132,9 @@ pub fn watch(
         let happened = flow(&mut pipes, Some(&running), due, &mut left, &mut streams, kept)?;
         if happened.signals {
             running.heed_signals();
+            // From here on there is a limit for all of them.
+            let at = Instant::now() + running.grace() + STUCK_AFTER;
+            stuck_at = Some(stuck_at.map_or(at, |already| already.min(at)));
         }
         if happened.line {
             match running.hear()? {

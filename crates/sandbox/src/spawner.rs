@@ -33,6 +33,9 @@ const REFILL_AFTER: Duration = Duration::from_millis(8);
 /// kernel complains if its folders are used again meanwhile, though nobody uses it any more.
 const MOUNTS_GONE_WITHIN: Duration = Duration::from_millis(50);
 
+/// How long it is waited for everything in a cell to be gone that was ended from outside, and so could not say that it is.
+const ALL_GONE_WITHIN: Duration = Duration::from_secs(2);
+
 /// What is asked of the helper. Beside it: the line on which to report, and input, output and errors of the program.
 #[derive(Debug, Serialize, Deserialize)]
 struct Start {
@@ -131,6 +134,7 @@ pub struct Running {
     signals: Option<Signals>,
     is_cancelled: bool,
     has_overlay: bool,
+    grace: Duration,
 }
 
 /// Signals by which somebody wants this program to end. Caught before there is a second thread, they end the program in
@@ -199,7 +203,13 @@ pub struct Listeners {
 impl Running {
     fn new(line: UnixStream, cell: &Cell) -> Self {
         let has_overlay = cell.grants.iter().any(|grant| matches!(grant.from, Source::Overlay { .. }));
-        Self { line, handle: None, own: None, signals: None, is_cancelled: false, has_overlay }
+        let grace = Duration::from_millis(cell.limits.grace_ms);
+        Self { line, handle: None, own: None, signals: None, is_cancelled: false, has_overlay, grace }
+    }
+
+    /// What the program has between being asked to end and being ended.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
     }
 
     /// A signal to this program ends the one in the cell.
@@ -231,6 +241,7 @@ impl Running {
 
     fn receive(&mut self) -> io::Result<News> {
         let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
+            self.wait_until_gone(ALL_GONE_WITHIN);
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
         };
         Ok(match said {
@@ -244,15 +255,18 @@ impl Running {
                 News::Listening(Listeners { bridge, way_out: files.collect() })
             }
             Said::Ended(report) => {
-                self.wait_for_mounts();
+                if self.has_overlay {
+                    self.wait_until_gone(MOUNTS_GONE_WITHIN);
+                }
                 News::Ended(report)
             }
         })
     }
 
-    fn wait_for_mounts(&self) {
-        if let Some(handle) = self.handle.as_ref().filter(|_| self.has_overlay) {
-            let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience(MOUNTS_GONE_WITHIN)));
+    /// The first process is the last to be gone.
+    fn wait_until_gone(&self, most: Duration) {
+        if let Some(handle) = &self.handle {
+            let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience(most)));
         }
     }
 

@@ -6,6 +6,7 @@ mod bridge;
 mod case;
 mod desk;
 mod layers;
+mod session;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -19,7 +20,7 @@ use desk::{Case, Desk};
 const ONE: &str = "--one";
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    [case::ALL, bridge::ALL, layers::ALL].into_iter().flatten()
+    [case::ALL, bridge::ALL, layers::ALL, session::ALL].into_iter().flatten()
 }
 
 fn main() -> ExitCode {
