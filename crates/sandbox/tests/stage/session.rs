@@ -145,8 +145,10 @@ fn ends(desk: &Desk) {
 fn stopped(desk: &Desk) {
     let polite = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     let deaf = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
-    for (script, said, grace) in [(polite, "bye\n", false), (deaf, "", true)] {
-        let mut session = start(desk, asked(desk, script));
+    for (script, said, grace_ms) in [(polite, "bye\n", 15_000), (deaf, "", 400)] {
+        let mut cell = asked(desk, script);
+        cell.limits.grace_ms = grace_ms;
+        let mut session = start(desk, cell);
         let (_input, mut output) = talking(&mut session);
         assert_eq!(line(&mut output), "ready\n");
         let began = Instant::now();
@@ -159,7 +161,7 @@ fn stopped(desk: &Desk) {
         let (report, _) = session.end().unwrap();
         let took = began.elapsed();
         assert_eq!(report.ended, Ended::Cancelled);
-        assert_eq!(took >= Duration::from_millis(400), grace, "{took:?}");
+        assert_eq!(took >= Duration::from_millis(grace_ms), said.is_empty(), "{took:?}");
         assert_eq!(rest(output), said);
         // To nobody any more.
         stop();
