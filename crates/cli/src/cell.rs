@@ -196,6 +196,7 @@ impl Wanted<'_> {
             deny,
             limits,
             network,
+            bridge: None,
             weaker: self.config.weaker.clone(),
         };
         Ok(Planned { cell, rules, writable, seen })

@@ -9,7 +9,7 @@ use actum_contract::digest::{Blake3, Digest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cell::Report;
-use crate::spawner::{Files, News, Running};
+use crate::spawner::{Files, Listeners, News, Running};
 
 /// The program's end of three pipes, and ours.
 #[derive(Debug)]
@@ -76,6 +76,11 @@ impl Pipes {
         let input = if has_input { OwnedFd::from(input) } else { File::open("/dev/null")?.into() };
         Ok((pipes, Files { input, output: output.into(), errors: errors.into() }))
     }
+
+    /// Takes out input and output, for somebody who deals with them himself.
+    pub(crate) fn talk(&mut self) -> Option<(OwnedFd, OwnedFd)> {
+        Some((self.input.take()?.into(), self.output.take()?.into()))
+    }
 }
 
 struct Taking {
@@ -105,7 +110,7 @@ impl Taking {
 }
 
 /// Feeds the input, takes in the output, and waits for the end. `kept` sees each piece that is kept as it comes; `listening`
-/// gets the listeners of a cell with a way out.
+/// gets the listeners of a cell that can reach us.
 pub fn watch(
     mut running: Running,
     pipes: Pipes,
@@ -113,12 +118,12 @@ pub fn watch(
     room: Room,
     limit: Option<Duration>,
     kept: &mut dyn FnMut(Stream, &[u8]),
-    listening: &mut dyn FnMut(Vec<OwnedFd>),
+    listening: &mut dyn FnMut(Listeners),
 ) -> io::Result<Watched> {
     let mut pipes = pipes;
     let mut streams = [Taking::new(room.output_bytes), Taking::new(room.errors_bytes)];
     let mut left = input;
-    let stuck_at = limit.map(|limit| Instant::now() + limit + STUCK_AFTER);
+    let mut stuck_at = limit.map(|limit| Instant::now() + limit + STUCK_AFTER);
     let report = loop {
         if left.is_empty() {
             pipes.input = None;
@@ -127,11 +132,14 @@ pub fn watch(
         let happened = flow(&mut pipes, Some(&running), due, &mut left, &mut streams, kept)?;
         if happened.signals {
             running.heed_signals();
+            // From here on there is a limit for all of them.
+            let at = Instant::now() + running.grace() + STUCK_AFTER;
+            stuck_at = Some(stuck_at.map_or(at, |already| already.min(at)));
         }
         if happened.line {
             match running.hear()? {
                 News::Started => {}
-                News::Listening(files) => listening(files),
+                News::Listening(listeners) => listening(listeners),
                 News::Ended(report) => break report,
             }
         }

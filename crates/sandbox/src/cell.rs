@@ -24,6 +24,9 @@ pub struct Cell {
     pub deny: Vec<PathBuf>,
     pub limits: Limits,
     pub network: Network,
+    /// A port of the cell's own loopback on which we listen, and nobody but the cell can reach us. None of those of
+    /// `network`. Where the network is the machine's own there is no such place: whoever wants to be reached listens himself.
+    pub bridge: Option<u16>,
     /// Walls that may be missing on this machine. The report names the ones that were.
     pub weaker: Vec<Wall>,
 }
@@ -56,6 +59,12 @@ pub enum Source {
         #[serde(with = "path")]
         work: PathBuf,
     },
+    /// What is in several folders, the first over the others, to be read only. What a stage is like while another cell
+    /// works in it: its `upper` over its `lower`. Of what is changed after the cell was made it may see some, or none.
+    Layers {
+        #[serde(with = "paths")]
+        lowers: Vec<PathBuf>,
+    },
 }
 
 impl Grant {
@@ -64,7 +73,7 @@ impl Grant {
         Self { path: path.into(), access, from: Source::Same }
     }
 
-    /// What has to be taken from the machine for it. For an overlay that is `lower`, and the folder in which the two others
+    /// What has to be taken from the machine for it. For an overlay with changes that is `lower`, and the folder in which the two others
     /// are: the kernel wants them from one mount.
     pub(crate) fn origins(&self) -> Vec<Origin<'_>> {
         let as_it_is = |path, whole| Origin { path, owned_as: Path::new(""), whole };
@@ -75,6 +84,7 @@ impl Grant {
                 let (folder, name) = (upper.parent().unwrap_or(upper), upper.file_name().unwrap_or_default());
                 vec![as_it_is(lower, false), Origin { path: folder, owned_as: Path::new(name), whole: false }]
             }
+            Source::Layers { lowers } => lowers.iter().map(|path| as_it_is(path, false)).collect(),
         }
     }
 }
@@ -249,6 +259,7 @@ pub fn probe_cell(folder: &Path) -> Cell {
             disk_bytes: 1 << 20,
         },
         network: Network::Off,
+        bridge: None,
         weaker: Wall::ALL.to_vec(),
     }
 }

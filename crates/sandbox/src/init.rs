@@ -71,8 +71,10 @@ pub(crate) struct Enter {
 pub(crate) enum Said {
     /// By the helper, with a handle on the first process beside it.
     Started,
-    /// The program's way out: names, then the proxy, then the ports in their order.
-    Listening,
+    /// Listeners in the cell's network, beside it. The bridge's is the first, if there is one; the others are its way out.
+    Listening {
+        has_bridge: bool,
+    },
     Ended(Report),
 }
 
@@ -288,10 +290,13 @@ impl<'a> Life<'a> {
             network: &cell.network,
         };
         let written: Arc<[Written]> = root::finish(plan)?.into();
-        if let Network::Listened { ports } = &cell.network {
-            let listeners = listen(ports).map_err(|e| format!("cannot listen in the cell's network: {e}"))?;
-            let told = channel::send(waiting, &Said::Listening, &channel::borrow(&listeners));
-            told.map_err(|e| format!("cannot hand on the cell's way out: {e}"))?;
+        let bridge = cell.bridge.filter(|_| isolated);
+        if bridge.is_some() || matches!(cell.network, Network::Listened { .. }) {
+            let listeners =
+                listen(bridge, &cell.network).map_err(|e| format!("cannot listen in the cell's network: {e}"))?;
+            let listening = Said::Listening { has_bridge: bridge.is_some() };
+            let told = channel::send(waiting, &listening, &channel::borrow(&listeners));
+            told.map_err(|e| format!("cannot hand on the cell's listeners: {e}"))?;
         }
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
@@ -614,11 +619,14 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool
 }
 
 /// Sockets made here belong to the cell's network wherever they are used.
-fn listen(ports: &[u16]) -> io::Result<Vec<OwnedFd>> {
-    let mut listeners: Vec<OwnedFd> = vec![
-        UdpSocket::bind((Ipv4Addr::LOCALHOST, NAMES_PORT))?.into(),
-        TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))?.into(),
-    ];
+fn listen(bridge: Option<u16>, network: &Network) -> io::Result<Vec<OwnedFd>> {
+    let mut listeners: Vec<OwnedFd> = Vec::new();
+    if let Some(port) = bridge {
+        listeners.push(TcpListener::bind((Ipv4Addr::LOCALHOST, port))?.into());
+    }
+    let Network::Listened { ports } = network else { return Ok(listeners) };
+    listeners.push(UdpSocket::bind((Ipv4Addr::LOCALHOST, NAMES_PORT))?.into());
+    listeners.push(TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))?.into());
     for port in ports {
         listeners.push(TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port))?.into());
     }

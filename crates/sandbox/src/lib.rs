@@ -16,6 +16,7 @@ mod init;
 mod overlay;
 mod root;
 mod seccomp;
+mod session;
 mod slot;
 mod spawner;
 mod sys;
@@ -33,7 +34,8 @@ pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe, remedy};
-pub use spawner::{Ahead, Files, News, Running, Signals, Spawner, Stopper, run_alone};
+pub use session::Session;
+pub use spawner::{Ahead, Files, Listeners, News, Running, Signals, Spawner, Stopper, run_alone};
 
 /// Whether this process may do what no other may.
 pub fn is_root() -> bool {

@@ -108,9 +108,12 @@ pub(crate) enum MountError {
 const MARKS: &str = "userxattr";
 const SETTINGS: [(&str, &str); 2] = [("index", "off"), ("xino", "off")];
 
-/// An overlay that is mounted nowhere yet. The first of `lowers` is on top of the others. For a process that stands in the
-/// root it builds, with its own processes in `proc`.
-pub(crate) fn assemble(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+/// An overlay that is mounted nowhere yet. The first of `lowers` is on top of the others; over all of them is `upper`, or
+/// nothing can be changed. For a process that stands in the root it builds, with its own processes in `proc`.
+pub(crate) fn assemble(
+    lowers: &[OwnedFd],
+    upper_and_work: Option<(&OwnedFd, &OwnedFd)>,
+) -> rustix::io::Result<OwnedFd> {
     let name = |opened: &OwnedFd| format!("proc/self/fd/{}", opened.as_raw_fd());
     let lowers: Vec<String> = lowers.iter().map(name).collect();
     let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -120,8 +123,10 @@ pub(crate) fn assemble(lowers: &[OwnedFd], upper: &OwnedFd, work: &OwnedFd) -> r
         fsconfig_set_string(&overlay, name, value)?;
     }
     fsconfig_set_string(&overlay, "lowerdir", lowers.join(":"))?;
-    fsconfig_set_string(&overlay, "upperdir", name(upper))?;
-    fsconfig_set_string(&overlay, "workdir", name(work))?;
+    if let Some((upper, work)) = upper_and_work {
+        fsconfig_set_string(&overlay, "upperdir", name(upper))?;
+        fsconfig_set_string(&overlay, "workdir", name(work))?;
+    }
     fsconfig_create(&overlay)?;
     let plain = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, plain)

@@ -53,6 +53,8 @@ const DENIED: &str = ".denied";
 const OWN: &str = ".own";
 /// Where the layers of an overlay are while it is put together. Gone before the program is there.
 const LAYERS: &str = ".layers";
+/// Of one grant. Their names have to fit into what the kernel takes at once, 256 bytes.
+const LAYERS_MAX: usize = 8;
 const OWN_NAMES: [&str; 5] = ["passwd", "group", "nsswitch.conf", "hosts", "resolv.conf"];
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
@@ -278,16 +280,22 @@ fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
     let mut written = Vec::new();
     for (index, (grant, mut trees)) in granted.into_iter().enumerate() {
         let missing = || "the helper did not pass on what the cell needs".to_owned();
-        let last = trees.pop().ok_or_else(missing)?;
+        let inner = all[index + 1..].iter();
+        let inner = inner.filter_map(|(path, is)| Some((path.strip_prefix(&grant.path).ok()?, *is)));
         let (tree, kept) = match &grant.from {
             Source::Overlay { upper, work, .. } => {
-                let lower = trees.pop().ok_or_else(missing)?;
-                let inner = all[index + 1..].iter();
-                let inner = inner.filter_map(|(path, is)| Some((path.strip_prefix(&grant.path).ok()?, *is)));
-                let (merged, upper) = merge(&lower, &last, (upper, work), &inner.collect::<Vec<_>>())?;
+                let (stage, lower) = (trees.pop().ok_or_else(missing)?, trees.pop().ok_or_else(missing)?);
+                let (merged, upper) = merge(&lower, &stage, (upper, work), &inner.collect::<Vec<_>>())?;
                 (merged, Some(upper))
             }
-            Source::Same | Source::Folder(_) => (last, None),
+            Source::Layers { lowers } => {
+                if grant.access > Access::Read || !(1..=LAYERS_MAX).contains(&trees.len()) {
+                    let path = grant.path.display();
+                    return Err(format!("cannot show {path}: 1 to {LAYERS_MAX} layers, and only to be read"));
+                }
+                (stack(&trees, lowers, &inner.collect::<Vec<_>>())?, None)
+            }
+            Source::Same | Source::Folder(_) => (trees.pop().ok_or_else(missing)?, None),
         };
         let allowed = match grant.access {
             Access::Look | Access::Read => READ_ONLY | HARMLESS,
@@ -313,52 +321,112 @@ fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
     Ok(written)
 }
 
-/// An overlay of a tree and the folder that the paths of upper and work lie in; and the upper folder. The kernel takes
-/// layers from places among our own mounts only, so they have one while it is put together. `inner` is what will cover
-/// something in it: where nothing is, a place is made up beneath all layers, so that none has to be written to for that.
+/// What will cover something in an overlay, and whether that is a folder.
+type Inner<'a> = (&'a Path, bool);
+
+/// An overlay of a tree and the folder that the paths of upper and work lie in; and the upper folder.
 fn merge(
     lower: &OwnedFd,
     stage: &OwnedFd,
     (upper, work): (&Path, &Path),
-    inner: &[(&Path, bool)],
+    inner: &[Inner<'_>],
 ) -> Built<(OwnedFd, OwnedFd)> {
-    let [lower_at, stage_at, beneath_at] = ["lower", "stage", "beneath"].map(|name| Path::new(LAYERS).join(name));
-    for (tree, at) in [(lower, &lower_at), (stage, &stage_at)] {
-        fs::create_dir_all(at).map_err(told("make", at))?;
-        put(tree.as_fd(), at)?;
-    }
+    let mut places = Places::default();
+    let mut lowers = vec![places.put(lower, "lower")?];
+    places.put(stage, "stage")?;
+    let stage_at = Path::new(LAYERS).join("stage");
     let own = |path: &Path| match path.file_name().filter(|_| path.parent() == upper.parent()) {
         Some(name) => call("find", path, find(&stage_at.join(name), OFlags::empty())),
         None => Err(format!("{} is not beside {}", path.display(), upper.display())),
     };
     let (upper, work) = (own(upper)?, own(work)?);
-    let mut lowers = vec![call("find", &lower_at, find(&lower_at, OFlags::empty()))?];
-    let is_missing = |at: &Path| {
-        let is_in = |layer: &OwnedFd| rustix::fs::statat(layer, at, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        !is_in(&upper) && !is_in(&lowers[0])
-    };
-    let missing: Vec<_> = inner.iter().filter(|(at, _)| is_missing(at)).collect();
+    let missing = missing(inner, [&upper, &lowers[0]]);
     if !missing.is_empty() {
-        fs::create_dir(&beneath_at).map_err(told("make", &beneath_at))?;
+        lowers.push(places.make_up(&missing)?);
+    }
+    let merged = overlay::assemble(&lowers, Some((&upper, &work))).map_err(not_mounted)?;
+    places.clear()?;
+    Ok((merged, upper))
+}
+
+/// An overlay that cannot be changed, of trees that are known by these paths.
+fn stack(trees: &[OwnedFd], paths: &[PathBuf], inner: &[Inner<'_>]) -> Built<OwnedFd> {
+    let mut places = Places::default();
+    let named = trees.iter().enumerate();
+    let mut layers = named.map(|(at, tree)| places.put(tree, &at.to_string())).collect::<Built<Vec<_>>>()?;
+    let missing = missing(inner, &layers);
+    // The kernel refuses a layer that lies in another, as a stage does in its workspace. It does not look into overlays, so
+    // the outer one, and what is beneath it, becomes one.
+    let is_outer = |path: &PathBuf| paths.iter().any(|other| other != path && other.starts_with(path));
+    let outer = paths.iter().position(is_outer).filter(|at| *at > 0);
+    // It does not take a single layer either.
+    if !missing.is_empty() || layers.len() - outer.unwrap_or(0) == 1 {
+        layers.push(places.make_up(&missing)?);
+    }
+    if let Some(outer) = outer {
+        let apart = overlay::assemble(&layers.split_off(outer), None).map_err(not_mounted)?;
+        layers.push(places.put(&apart, "apart")?);
+    }
+    let merged = overlay::assemble(&layers, None).map_err(not_mounted)?;
+    places.clear()?;
+    Ok(merged)
+}
+
+fn not_mounted(e: Errno) -> String {
+    format!("cannot mount the overlay: {}", io::Error::from(e))
+}
+
+/// Of what will cover something, where nothing is.
+fn missing<'i, 'l>(inner: &[Inner<'i>], layers: impl IntoIterator<Item = &'l OwnedFd> + Clone) -> Vec<Inner<'i>> {
+    let is_in = |layer: &OwnedFd, at: &Path| rustix::fs::statat(layer, at, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    let is_missing = |at: &Path| !layers.clone().into_iter().any(|layer| is_in(layer, at));
+    inner.iter().filter(|(at, _)| is_missing(at)).copied().collect()
+}
+
+/// Where layers are while an overlay is put together: the kernel takes them from places among our own mounts only.
+#[derive(Debug, Default)]
+struct Places(Vec<PathBuf>);
+
+impl Places {
+    fn put(&mut self, tree: &OwnedFd, name: &str) -> Built<OwnedFd> {
+        let at = self.make(name)?;
+        put(tree.as_fd(), &at)?;
+        self.take(at)
+    }
+
+    /// A layer with nothing but places to be covered. Beneath all others, so that none of them has to be written to.
+    fn make_up(&mut self, missing: &[Inner<'_>]) -> Built<OwnedFd> {
+        let at = self.make("beneath")?;
         let plain = MountFlags::NOSUID | MountFlags::NODEV;
         let options = c"size=1m,nr_inodes=4k,mode=755";
-        call("mount", &beneath_at, mount("actum", &beneath_at, "tmpfs", plain, Some(options)))?;
-        for (at, is_folder) in &missing {
-            make_place(&beneath_at.join(at), *is_folder)?;
+        call("mount", &at, mount("actum", &at, "tmpfs", plain, Some(options)))?;
+        for (inner, is_folder) in missing {
+            make_place(&at.join(inner), *is_folder)?;
         }
-        lowers.push(call("find", &beneath_at, find(&beneath_at, OFlags::empty()))?);
+        self.take(at)
     }
-    let merged = overlay::assemble(&lowers, &upper, &work).map_err(|e| format!("cannot mount the overlay: {e}"))?;
-    let mut taken_away = vec![lower_at, stage_at];
-    taken_away.extend((!missing.is_empty()).then_some(beneath_at));
-    for at in taken_away {
-        call("take away", &at, unmount(&at, UnmountFlags::DETACH))?;
+
+    fn make(&self, name: &str) -> Built<PathBuf> {
+        let at = Path::new(LAYERS).join(name);
+        fs::create_dir_all(&at).map_err(told("make", &at))?;
+        Ok(at)
     }
-    // Only empty folders: whatever is left of a tree must not go with it.
-    for name in ["lower", "stage", "beneath", ""] {
-        let _ = fs::remove_dir(Path::new(LAYERS).join(name));
+
+    fn take(&mut self, at: PathBuf) -> Built<OwnedFd> {
+        let found = call("find", &at, find(&at, OFlags::empty()))?;
+        self.0.push(at);
+        Ok(found)
     }
-    Ok((merged, upper))
+
+    fn clear(self) -> Built<()> {
+        for at in &self.0 {
+            call("take away", at, unmount(at, UnmountFlags::DETACH))?;
+            // Only empty folders: whatever is left of a tree must not go with it.
+            let _ = fs::remove_dir(at);
+        }
+        let _ = fs::remove_dir(LAYERS);
+        Ok(())
+    }
 }
 
 fn deny(path: &Path, grants: &[Grant]) -> Built<()> {

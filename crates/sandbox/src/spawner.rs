@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -31,6 +32,9 @@ const REFILL_AFTER: Duration = Duration::from_millis(8);
 /// How long it is waited for the mounts of a cell to be gone after its end. An overlay is written to the disk before; the
 /// kernel complains if its folders are used again meanwhile, though nobody uses it any more.
 const MOUNTS_GONE_WITHIN: Duration = Duration::from_millis(50);
+
+/// How long it is waited for everything in a cell to be gone that was ended from outside, and so could not say that it is.
+const ALL_GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What is asked of the helper. Beside it: the line on which to report, and input, output and errors of the program.
 #[derive(Debug, Serialize, Deserialize)]
@@ -130,6 +134,7 @@ pub struct Running {
     signals: Option<Signals>,
     is_cancelled: bool,
     has_overlay: bool,
+    grace: Duration,
 }
 
 /// Signals by which somebody wants this program to end. Caught before there is a second thread, they end the program in
@@ -180,15 +185,31 @@ impl Stopper {
 pub enum News {
     /// There is a cell, and it can be ended.
     Started,
-    /// The program's way out, to be served by us: names, then the proxy, then the ports in their order.
-    Listening(Vec<OwnedFd>),
+    /// The program can reach us. Comes once at most, before the program is there, and only if it can.
+    Listening(Listeners),
     Ended(Report),
+}
+
+/// Sockets in a cell's network that are ours to serve. They do not tell that the cell has ended: whoever waits at one has
+/// to be told.
+#[derive(Debug)]
+pub struct Listeners {
+    /// On `Cell::bridge`. Blocking, as it was made.
+    pub bridge: Option<TcpListener>,
+    /// For `Egress::serve`: names, then the proxy, then the ports in their order. Empty if the cell has no way out.
+    pub way_out: Vec<OwnedFd>,
 }
 
 impl Running {
     fn new(line: UnixStream, cell: &Cell) -> Self {
         let has_overlay = cell.grants.iter().any(|grant| matches!(grant.from, Source::Overlay { .. }));
-        Self { line, handle: None, own: None, signals: None, is_cancelled: false, has_overlay }
+        let grace = Duration::from_millis(cell.limits.grace_ms);
+        Self { line, handle: None, own: None, signals: None, is_cancelled: false, has_overlay, grace }
+    }
+
+    /// What the program has between being asked to end and being ended.
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
     }
 
     /// A signal to this program ends the one in the cell.
@@ -220,6 +241,7 @@ impl Running {
 
     fn receive(&mut self) -> io::Result<News> {
         let Some((said, files)) = channel::receive::<Said>(&self.line)? else {
+            self.wait_until_gone(ALL_GONE_WITHIN);
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the cell was ended from outside"));
         };
         Ok(match said {
@@ -227,17 +249,24 @@ impl Running {
                 self.handle = files.into_iter().next();
                 News::Started
             }
-            Said::Listening => News::Listening(files),
+            Said::Listening { has_bridge } => {
+                let mut files = files.into_iter();
+                let bridge = if has_bridge { files.next().map(TcpListener::from) } else { None };
+                News::Listening(Listeners { bridge, way_out: files.collect() })
+            }
             Said::Ended(report) => {
-                self.wait_for_mounts();
+                if self.has_overlay {
+                    self.wait_until_gone(MOUNTS_GONE_WITHIN);
+                }
                 News::Ended(report)
             }
         })
     }
 
-    fn wait_for_mounts(&self) {
-        if let Some(handle) = self.handle.as_ref().filter(|_| self.has_overlay) {
-            let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience(MOUNTS_GONE_WITHIN)));
+    /// The first process is the last to be gone.
+    fn wait_until_gone(&self, most: Duration) {
+        if let Some(handle) = &self.handle {
+            let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&patience(most)));
         }
     }
 

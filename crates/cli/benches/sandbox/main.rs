@@ -71,6 +71,7 @@ fn cell(folder: &Path, program: &[&str]) -> Cell {
             disk_bytes: 1 << 30,
         },
         network: Network::Off,
+        bridge: None,
         weaker: Vec::new(),
     }
 }

@@ -324,7 +324,7 @@ impl Run<'_> {
                 Stream::Output => streams[0].add(piece),
                 Stream::Errors => streams[1].add(piece),
             },
-            &mut |listeners| egress = Egress::serve(listeners, rules.clone()).ok(),
+            &mut |listeners| egress = Egress::serve(listeners.way_out, rules.clone()).ok(),
         );
         let duration = started.elapsed();
         let log = egress.map(Egress::end).unwrap_or_default();

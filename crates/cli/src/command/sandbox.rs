@@ -198,7 +198,7 @@ impl Sandbox {
             loop {
                 match running.hear()? {
                     News::Started => was_started = true,
-                    News::Listening(listeners) => egress = Some(Egress::serve(listeners, rules.clone())?),
+                    News::Listening(listeners) => egress = Some(Egress::serve(listeners.way_out, rules.clone())?),
                     News::Ended(report) => return Ok(report),
                 }
             }

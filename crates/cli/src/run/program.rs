@@ -129,7 +129,7 @@ impl Program<'_> {
             Room { output_bytes: STREAM_BYTES, errors_bytes: STREAM_BYTES },
             Some(Duration::from_millis(self.left_ms + GRACE_MS)),
             &mut |stream, piece| log.add(stream, piece),
-            &mut |listeners| egress = Egress::serve(listeners, rules.clone()).ok(),
+            &mut |listeners| egress = Egress::serve(listeners.way_out, rules.clone()).ok(),
         );
         let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         drop(egress.map(Egress::end));

@@ -99,8 +99,11 @@ struct Shared {
 }
 
 impl Egress {
-    /// Serves the listeners of a cell: names, then the proxy, then the ports in their order.
-    pub fn serve(listeners: Vec<OwnedFd>, rules: Rules) -> io::Result<Self> {
+    /// Serves a cell's way out (`Listeners::way_out`): names, then the proxy, then the ports in their order.
+    pub fn serve(way_out: Vec<OwnedFd>, rules: Rules) -> io::Result<Self> {
+        if way_out.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the cell has no way out"));
+        }
         let shared = Arc::new(Shared {
             rules,
             names: Mutex::default(),
@@ -114,7 +117,7 @@ impl Egress {
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("egress".into()).spawn(move || {
             // Nothing can be said to anybody if this fails; the cell then has no way out.
-            let _ = runtime.block_on(serve(&own, listeners));
+            let _ = runtime.block_on(serve(&own, way_out));
             runtime.shutdown_background();
         })?;
         Ok(Self { shared, thread: Some(thread) })
@@ -184,8 +187,8 @@ impl Shared {
     }
 }
 
-async fn serve(shared: &Shared, listeners: Vec<OwnedFd>) -> io::Result<()> {
-    let mut listeners = listeners.into_iter();
+async fn serve(shared: &Shared, way_out: Vec<OwnedFd>) -> io::Result<()> {
+    let mut listeners = way_out.into_iter();
     let missing = || io::Error::from(io::ErrorKind::InvalidInput);
     let socket = std::net::UdpSocket::from(listeners.next().ok_or_else(missing)?);
     socket.set_nonblocking(true)?;

@@ -9,9 +9,7 @@ use std::process::Command;
 
 use actum_sandbox::{Access, Ended, Grant, Source};
 
-use crate::desk::{Desk, PROJECT, cell, tree};
-
-type Case = (&'static str, fn(&Desk));
+use crate::desk::{Case, Desk, PROJECT, cell, tree};
 
 pub(crate) const ALL: &[Case] = &[
     ("what_is_changed_is_in_upper_and_nowhere_else", changes),

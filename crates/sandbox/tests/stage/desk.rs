@@ -13,9 +13,11 @@ use actum_testkit::folder::Folder;
 /// Where cells see a stage. There is nothing of that name on the machine.
 pub(crate) const PROJECT: &str = "/home/u/proj";
 
+pub(crate) type Case = (&'static str, fn(&Desk));
+
 pub(crate) struct Desk {
     pub(crate) folder: Folder,
-    spawner: Spawner,
+    pub(crate) spawner: Spawner,
 }
 
 /// How a program in a cell ended, and what it said on both its outputs.
@@ -123,6 +125,7 @@ pub(crate) fn cell(grants: &[Grant], script: &str) -> Cell {
             disk_bytes: 256 << 20,
         },
         network: Network::Off,
+        bridge: None,
         weaker: Vec::new(),
     }
 }

@@ -1,9 +1,12 @@
-//! Cells whose current folder is a stage: a folder under another path, or an overlay. Each case as root and as an ordinary
-//! user; beside it, what is left on the disk is looked at from outside.
+//! Cells whose current folder is a stage: a folder under another path, or an overlay; and those we talk to meanwhile. Each
+//! case as root and as an ordinary user; beside it, what is left on the disk is looked at from outside.
 #![expect(clippy::unwrap_used, reason = "a test, though without the harness by which clippy would know")]
 
+mod bridge;
 mod case;
 mod desk;
+mod layers;
+mod session;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -11,10 +14,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
 
 use actum_testkit::folder::Folder;
-use desk::Desk;
+use desk::{Case, Desk};
 
 /// Says that one case is to be run by whoever this process is.
 const ONE: &str = "--one";
+
+fn cases() -> impl Iterator<Item = &'static Case> {
+    [case::ALL, bridge::ALL, layers::ALL, session::ALL].into_iter().flatten()
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -26,11 +33,11 @@ fn main() -> ExitCode {
     if let [mark, name] = &words[..]
         && mark == ONE
     {
-        let found = case::ALL.iter().find(|(case, _)| case == name);
+        let found = cases().find(|(case, _)| case == name);
         return ExitCode::from(u8::from(!found.is_some_and(|(_, case)| passes(*case))));
     }
     if words.iter().any(|word| word == "--list") {
-        case::ALL.iter().for_each(|(name, _)| say(&format!("{name}: test")));
+        cases().for_each(|(name, _)| say(&format!("{name}: test")));
         return ExitCode::SUCCESS;
     }
     let wanted = words.iter().find(|word| !word.starts_with('-'));
@@ -40,7 +47,7 @@ fn main() -> ExitCode {
 /// In the words by which `cargo test` tells of its own, so that they are counted with the others.
 fn run_all(wanted: &str) -> ExitCode {
     let (mut passed, mut failed, mut left) = (0, 0, 0);
-    for (name, case) in case::ALL {
+    for (name, case) in cases() {
         if !name.contains(wanted) {
             left += 1;
             continue;
