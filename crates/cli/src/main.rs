@@ -2,6 +2,7 @@
 
 mod approval;
 mod args;
+mod capture;
 mod cell;
 mod command;
 mod config;

@@ -2,36 +2,33 @@
 //! evidence.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use actum_api::error;
 use actum_contract::canon;
-use actum_contract::digest::{Blake3, Digest};
+use actum_contract::digest::Digest;
 use actum_contract::execution::{
-    ARTIFACTS_BYTES_MAX, CheckedInputs, End, Execution, Facts, FilesystemLevel, GRACE_MS, Interpretation, Item,
-    NetworkLevel, OUTPUT_FILES_BYTES_MAX, Redactor, STDERR_BYTES_MAX, STDOUT_BYTES_MAX, State, Tool, Violation, check,
-    checklist, read,
+    ARTIFACTS_BYTES_MAX, CheckedInputs, End, Execution, Facts, FilesystemLevel, GRACE_MS, Interpretation,
+    OUTPUT_FILES_BYTES_MAX, Redactor, State, Tool, Violation, check, read,
 };
 use actum_sandbox::{
-    Captured, Cell, Egress, Grant, Identity, Log, Pipes, Report, Room, Rules, Signals, Spawner, Stream, Watched,
-    find_program, open_beneath, path_of, read_beneath, watch,
+    Captured, Cell, Grant, Identity, Log, Report, Signals, Spawner, Watched, find_program, open_beneath, path_of,
+    read_beneath,
 };
 use clap::Args;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Ended;
 use crate::approval::{self, Request};
 use crate::args::Global;
+use crate::capture::{Caught, Evidence, catch, hash, is_secret, lost, shown, tell_cell, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::Config;
 use crate::document::Document;
 use crate::execution::{self, Claim};
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::protect::{self, Taken};
+use crate::protect::Taken;
 use crate::ui::Out;
 use crate::workspace::{self, LOCAL_TENANT, new_id};
 
@@ -42,32 +39,6 @@ use crate::workspace::{self, LOCAL_TENANT, new_id};
 pub(crate) struct Exec {
     /// The contract: YAML or JSON; `-` reads JSON from stdin
     file: PathBuf,
-}
-
-/// What is known of an execution so far.
-struct Evidence {
-    items: Vec<Item>,
-    details: serde_json::Map<String, Value>,
-}
-
-impl Evidence {
-    fn note(&mut self, item: &str, state: State, detail: impl Into<Option<String>>) {
-        if let Some(found) = self.items.iter_mut().find(|known| known.item == item) {
-            found.state = state;
-            found.at = Some(format!("{:.3}", Timestamp::now()));
-            found.detail = detail.into();
-        }
-    }
-
-    fn passed(&mut self, item: &str, detail: impl Into<Option<String>>) {
-        self.note(item, State::Passed, detail);
-    }
-
-    fn json(&self) -> Value {
-        let mut all = self.details.clone();
-        all.insert("checklist".into(), json!(self.items));
-        Value::Object(all)
-    }
 }
 
 /// Paths of a contract as they are on the machine.
@@ -99,7 +70,7 @@ impl Exec {
         let text = canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         let digest = Digest::sha256(&text).to_hex();
         let claim = Claim::take(&project, &id, &json!({"tool_id": contract.tool_id, "contract_sha256": digest}))?;
-        let mut evidence = Evidence { items: checklist(), details: serde_json::Map::new() };
+        let mut evidence = Evidence::new();
         evidence.details.insert("contract_sha256".into(), digest.into());
         evidence.passed("Evidence capture initialized", claim.folder.display().to_string());
         let folder = claim.folder.clone();
@@ -145,7 +116,7 @@ impl Run<'_> {
         self.pin(&mut planned.cell, &tool)?;
         // Last of all, so that an agreement for once is not used up by something that does not run.
         self.approve(&paths)?;
-        self.note_cell(&planned.cell, &planned.rules);
+        tell_cell(&planned.cell, &planned.rules, &self.execution.sandbox, &mut self.evidence.details);
         let redactor = redactor_of(&inputs);
         let shown = Shown { redactor, grants: planned.cell.grants.clone(), deny: planned.cell.deny.clone() };
         let done = self.execute(planned, &inputs, signals)?;
@@ -272,70 +243,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn note_cell(&mut self, cell: &Cell, rules: &Rules) {
-        let sandbox = &self.execution.sandbox;
-        let limits = json!({
-            "timeout_ms": sandbox.timeout_ms, "memory_mb": sandbox.memory_mb, "cpu_cores": sandbox.cpu_cores,
-            "max_children": sandbox.max_children, "allow_fork": sandbox.allow_fork, "disk_mb": sandbox.disk_mb,
-        });
-        let word =
-            |access: &actum_sandbox::Access| if *access <= actum_sandbox::Access::Read { "read" } else { "write" };
-        let grants: Vec<Value> = cell
-            .grants
-            .iter()
-            .map(|g| json!({"path": g.path.display().to_string(), "access": word(&g.access)}))
-            .collect();
-        let deny: Vec<String> = cell.deny.iter().map(|path| path.display().to_string()).collect();
-        let hosts: Vec<String> = rules.allow.iter().map(ToString::to_string).collect();
-        let names: Vec<String> = cell.environment.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
-        let details = &mut self.evidence.details;
-        details.insert("limits".into(), limits);
-        details.insert(
-            "filesystem".into(),
-            json!({"level": sandbox.filesystem.level.word(), "grants": grants, "deny": deny}),
-        );
-        let is_logged = sandbox.network.level != NetworkLevel::Open;
-        let network = json!({"level": sandbox.network.level.word(), "allow": hosts, "logged": is_logged});
-        details.insert("network".into(), network);
-        details.insert("environment".into(), json!(names));
-    }
-
-    fn execute(&mut self, planned: Planned, inputs: &CheckedInputs, signals: Signals) -> Result<Done, Failure> {
-        let Planned { cell, rules, writable, seen } = planned;
-        let redactor = redactor_of(inputs);
-        let failed = |e: std::io::Error| cell::not_built(&e.to_string());
-        let mut streams =
-            [Kept::new(&self.folder.join("stdout"), &redactor)?, Kept::new(&self.folder.join("stderr"), &redactor)?];
-        let limit = cell.limits.timeout_ms.map(|ms| Duration::from_millis(ms + cell.limits.grace_ms));
-        let room = Room { output_bytes: STDOUT_BYTES_MAX as usize, errors_bytes: STDERR_BYTES_MAX as usize };
-        let (pipes, files) = Pipes::new(inputs.stdin.is_some()).map_err(failed)?;
-        let started = Instant::now();
+    fn execute(&self, planned: Planned, inputs: &CheckedInputs, signals: Signals) -> Result<Caught, Failure> {
         // A process of its own: the store has threads by now.
-        let spawner = Spawner::start(0).map_err(failed)?;
-        let running = spawner.run(cell, files).map_err(failed)?.ended_by(signals);
-        let mut egress = None;
-        let watched = watch(
-            running,
-            pipes,
-            inputs.stdin.as_deref().unwrap_or_default().as_bytes(),
-            room,
-            limit,
-            &mut |stream, piece| match stream {
-                Stream::Output => streams[0].add(piece),
-                Stream::Errors => streams[1].add(piece),
-            },
-            &mut |listeners| egress = Egress::serve(listeners.way_out, rules.clone()).ok(),
-        );
-        let duration = started.elapsed();
-        let log = egress.map(Egress::end).unwrap_or_default();
-        drop(spawner);
-        let (taken, is_partial) = protect::take_away(&writable, &seen, &new_id());
-        let [output, errors] = streams.map(Kept::finish);
-        Ok(Done { watched, log, duration, texts: [output, errors], taken, is_partial: is_partial || seen.is_partial })
+        let spawner = Spawner::start(0).map_err(|e| cell::not_built(&e.to_string()))?;
+        let stdin = inputs.stdin.as_deref().map(str::as_bytes);
+        catch(planned, &spawner, stdin, &redactor_of(inputs), Some(&self.folder), signals)
     }
 
-    fn result(&mut self, done: Done, paths: &Paths, shown_paths: &Shown) -> Value {
-        let Done { watched, log, duration, texts, taken, is_partial } = done;
+    fn result(&mut self, done: Caught, paths: &Paths, shown_paths: &Shown) -> Value {
+        let Caught { watched, log, duration, texts, taken, is_partial } = done;
         let interrupted = watched.as_ref().err().map(ToString::to_string);
         let Watched { report, output, errors } = watched.unwrap_or_else(lost);
         self.evidence.details.insert("protection_is_partial".into(), is_partial.into());
@@ -417,32 +333,7 @@ impl Run<'_> {
             _ => None,
         };
         self.evidence.note("Errors logged with context", State::Passed, error);
-        let walls: Vec<Value> =
-            report.kept.iter().map(|k| json!({"wall": k.wall.word(), "by": k.by, "weaker": k.weaker})).collect();
-        let used = json!({
-            "memory_bytes_peak": report.used.memory_bytes_peak, "cpu_us": report.used.cpu_us,
-            "processes_peak": report.used.processes_peak,
-            "disk_bytes_written": report.used.disk_bytes,
-        });
-        let decisions: Vec<Value> = log
-            .decisions
-            .iter()
-            .map(|d| {
-                json!({"after_ms": d.after_ms, "by": d.by, "host": d.host, "port": d.port,
-                    "address": d.address.map(|a| a.to_string()), "allowed": d.allowed, "code": d.code, "why": d.why,
-                    "sent_bytes": d.sent_bytes, "received_bytes": d.received_bytes})
-            })
-            .collect();
-        let put_aside: Vec<Value> = taken
-            .iter()
-            .map(|one| json!({"path": one.path.display().to_string(), "now": one.now.as_ref().map(|now| now.display().to_string())}))
-            .collect();
-        let details = &mut self.evidence.details;
-        details.insert("walls".into(), json!(walls));
-        details.insert("used".into(), used);
-        details.insert("decisions".into(), json!(decisions));
-        details.insert("decisions_left_out".into(), json!(log.left_out));
-        details.insert("put_aside".into(), json!(put_aside));
+        tell_end(report, log, taken, &mut self.evidence.details);
     }
 
     /// Takes files that were agreed on into the execution's own folder.
@@ -504,17 +395,6 @@ impl Shown {
     }
 }
 
-/// What is known of a cell that was ended by somebody else.
-fn lost(e: std::io::Error) -> Watched {
-    let nothing = || Captured { kept: Vec::new(), bytes: 0, digest: Digest::blake3(b"") };
-    let report = Report {
-        ended: actum_sandbox::Ended::NotBuilt(e.to_string()),
-        used: actum_sandbox::Used::default(),
-        kept: Vec::new(),
-    };
-    Watched { report, output: nothing(), errors: nothing() }
-}
-
 /// What a person agrees to when he agrees to a contract.
 fn agreed_on(contract: &Value) -> Value {
     let mut agreed = contract.clone();
@@ -524,85 +404,10 @@ fn agreed_on(contract: &Value) -> Value {
     agreed
 }
 
-struct Done {
-    watched: std::io::Result<Watched>,
-    log: Log,
-    duration: Duration,
-    /// What is left of both streams without secrets, and how many there were.
-    texts: [(Vec<u8>, u64); 2],
-    taken: Vec<Taken>,
-    is_partial: bool,
-}
-
-/// A stream on its way to its file, without secrets.
-struct Kept<'r> {
-    file: File,
-    redactor: &'r Redactor,
-    pending: Vec<u8>,
-    whole: Vec<u8>,
-    count: u64,
-}
-
-impl<'r> Kept<'r> {
-    fn new(path: &Path, redactor: &'r Redactor) -> Result<Self, Failure> {
-        let file = File::create(path)
-            .map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))?;
-        Ok(Self { file, redactor, pending: Vec::new(), whole: Vec::new(), count: 0 })
-    }
-
-    fn add(&mut self, piece: &[u8]) {
-        self.pending.extend_from_slice(piece);
-        let settled = self.redactor.settled(&self.pending);
-        self.write(settled);
-    }
-
-    fn write(&mut self, length: usize) {
-        if length > 0 {
-            let (clean, count) = self.redactor.redact(&self.pending[..length]);
-            self.pending.drain(..length);
-            self.count += count;
-            let _ = self.file.write_all(&clean);
-            self.whole.extend_from_slice(&clean);
-        }
-    }
-
-    fn finish(mut self) -> (Vec<u8>, u64) {
-        self.write(self.pending.len());
-        (self.whole, self.count)
-    }
-}
-
-/// As text. What was cut is cut between two characters.
-fn shown(captured: &Captured, text: &[u8]) -> String {
-    let end = match std::str::from_utf8(text) {
-        Err(e) if captured.is_cut() && e.error_len().is_none() => e.valid_up_to(),
-        _ => text.len(),
-    };
-    String::from_utf8_lossy(&text[..end]).into_owned()
-}
-
 /// What the program was given and nobody else is to see.
 fn redactor_of(inputs: &CheckedInputs) -> Redactor {
     let secret = inputs.environment.iter().filter(|(name, _)| is_secret(name));
     Redactor::new(secret.map(|(_, value)| value.as_str()))
-}
-
-/// By its name.
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH"].iter().any(|word| name.contains(word))
-}
-
-fn hash(file: &mut File) -> std::io::Result<Digest> {
-    use std::io::Read as _;
-    let mut hash = Blake3::default();
-    let mut piece = vec![0; 256 << 10];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(hash.finish()),
-            length => hash.update(&piece[..length]),
-        }
-    }
 }
 
 fn flawed(bad: &actum_contract::execution::BadExecution, document: &Document) -> Failure {
