@@ -19,6 +19,7 @@ use crate::event::{self, Event};
 use crate::gate::{self, Gated, gate};
 use crate::merkle::{self, Frontier, Node};
 use crate::refusal::{Code, Refusal, Violation};
+use crate::registry::Registered;
 use crate::state::{Last, transition};
 use crate::time::{self, Moment};
 
@@ -70,6 +71,7 @@ pub struct Appended {
     pub hash: Digest,
     pub body: Arc<Vec<u8>>,
     pub event: Option<Event>,
+    pub registered: Option<Box<Registered>>,
     pub supersedes: Vec<String>,
     /// Inner nodes of the tree to be kept.
     pub nodes: Vec<(Node, Digest)>,
@@ -140,7 +142,8 @@ impl Book {
                 Some(refusal) => Decision::Refuse(refusal),
             };
         }
-        if let Err(refusal) = check_lineage(draft, pages).and_then(|()| check_event(draft, pages)) {
+        let checked = check_lineage(draft, pages).and_then(|()| check_registry(draft, pages));
+        if let Err(refusal) = checked.and_then(|()| check_event(draft, pages)) {
             return Decision::Refuse(refusal);
         }
         Decision::Append(Box::new(pages.append(draft, fresh_id, now)))
@@ -170,6 +173,7 @@ impl Pages {
             hash,
             body,
             event: draft.event.clone(),
+            registered: draft.registered.clone(),
             supersedes: draft.supersedes.clone(),
             nodes,
         }
@@ -203,6 +207,7 @@ pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
         hash,
         body: Arc::new(body.to_vec()),
         event: draft.event,
+        registered: draft.registered,
         supersedes: draft.supersedes,
         nodes,
     })
@@ -230,6 +235,21 @@ fn check_lineage(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
     let list: Vec<_> = violations.iter().map(|v| v.message.as_str()).collect();
     let message = format!("lineage cannot be justified: {}", list.join("; "));
     Err(Refusal::new(Code::UnknownLineage, message, violations))
+}
+
+/// A change of the registry follows the one before it.
+fn check_registry(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
+    let Some(registered) = &draft.registered else { return Ok(()) };
+    match registered.follows().filter(|before| !pages.entries.contains_key(before)) {
+        None => Ok(()),
+        Some(before) => {
+            let Registered { kind, item } = &**registered;
+            let (n, last) = (item.n, item.n - 1);
+            let message = format!("change {n} of {kind} {:?} cannot be made: there is no change {last}", item.id);
+            let violation = Violation::new("payload.n", format!("{before:?} is not in the ledger of this tenant"));
+            Err(Refusal::new(Code::UnknownLineage, message, vec![violation]))
+        }
+    }
 }
 
 fn check_event(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {

@@ -1,6 +1,8 @@
 //! Reading one document that wants to become an entry: the envelope, all violations, and the parts prepared for
 //! the writer, so that the store's one writing thread copies bytes instead of walking trees.
 
+use std::borrow::Cow;
+
 use actum_contract::canon;
 use actum_contract::id::{Tenant, check_name};
 use actum_contract::limit;
@@ -9,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::event::{self, Event, Fields};
 use crate::refusal::{Code, Refusal, Violation};
+use crate::registry::{self, Registered};
 
 /// A document on its way to the ledger: valid by itself, or refused before the ledger was asked.
 #[derive(Debug, Clone)]
@@ -58,24 +61,28 @@ pub struct Draft {
     pub depends_on: Vec<String>,
     pub supersedes: Vec<String>,
     pub event: Option<Event>,
+    pub registered: Option<Box<Registered>>,
 }
 
 const TOP: [&str; 10] =
     ["id", "tenantId", "robotId", "module", "source", "type", "state", "createdAt", "payload", "lineage"];
 
-/// Reads one document. `now` is the reader's clock, for the bound on the producer's.
+/// Reads one document that comes from outside. `now` is the reader's clock, for the bound on the producer's.
 pub fn read(text: &[u8], now: Timestamp) -> Submission {
     if text.len() > limit::EVENT_BYTES_MAX {
         let message = format!("entry of {} bytes is larger than {}", text.len(), limit::EVENT_BYTES_MAX);
         return reject(None, vec![Violation::at(message, 1, 1)], text);
     }
     match canon::parse(text) {
-        Ok(value) => read_value(value, now),
+        Ok(value) => match registry::forged(&value) {
+            None => read_value(value, now),
+            Some(violation) => reject(tenant_of(&value), vec![violation], &written(&value)),
+        },
         Err(e) => reject(None, vec![Violation::at(e.message, e.line, e.column)], text),
     }
 }
 
-/// Reads a document that is a value already.
+/// Reads a document that is a value already: our own, or one that was recorded.
 pub fn read_value(value: Value, now: Timestamp) -> Submission {
     let mut violations = Vec::new();
     let draft = match &value {
@@ -87,12 +94,16 @@ pub fn read_value(value: Value, now: Timestamp) -> Submission {
     };
     match draft {
         Some(draft) if violations.is_empty() => Submission::Draft(Box::new(draft)),
-        _ => {
-            let tenant = value.get("tenantId").and_then(Value::as_str).and_then(|t| Tenant::new(t).ok());
-            let text = canon::canonical(&value).unwrap_or_else(|_| value.to_string().into_bytes());
-            reject(tenant, violations, &text)
-        }
+        _ => reject(tenant_of(&value), violations, &written(&value)),
     }
+}
+
+fn tenant_of(document: &Value) -> Option<Tenant> {
+    document.get("tenantId").and_then(Value::as_str).and_then(|t| Tenant::new(t).ok())
+}
+
+fn written(document: &Value) -> Vec<u8> {
+    canon::canonical(document).unwrap_or_else(|_| document.to_string().into_bytes())
 }
 
 fn reject(tenant: Option<Tenant>, violations: Vec<Violation>, text: &[u8]) -> Submission {
@@ -130,13 +141,17 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         }
     };
 
-    let mut event = None;
+    let (mut event, mut registered) = (None, None);
     let id = if is_event {
         event = event::read(&mut top, payload, created_at.map(|(_, at)| at));
         if top.get("id").is_some() {
             top.note("id", "must not be present: execution events get their id from the ledger");
         }
         event.as_ref().map(Event::id)
+    } else if kind == Some(registry::TYPE) {
+        let (id, row) = registry::read(&mut top, payload).unzip();
+        registered = row.map(Box::new);
+        id
     } else {
         read_other(&mut top, kind)
     };
@@ -166,6 +181,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         depends_on,
         supersedes,
         event,
+        registered,
     })
 }
 
@@ -249,6 +265,13 @@ fn read_ids(l: &mut Fields<'_>, field: &str, required: bool) -> Vec<String> {
 }
 
 impl Draft {
+    /// The ids of other entries that the rules will ask about.
+    pub fn asks_about(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let follows = self.registered.as_ref().and_then(|registered| registered.follows());
+        let named = self.depends_on.iter().chain(&self.supersedes).map(|id| Cow::Borrowed(id.as_str()));
+        named.chain(follows.map(Cow::Owned))
+    }
+
     /// The document again, for the dead-letter list.
     pub fn document(&self) -> Vec<u8> {
         let parse = |text: &[u8]| serde_json::from_slice::<Value>(text).unwrap_or_default();

@@ -42,6 +42,7 @@ macro_rules! words {
         }
     };
 }
+pub(crate) use words;
 
 words!(
     /// Where an execution stands.
@@ -172,7 +173,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A whole number, also when it is written with a fraction of zero.
-fn whole(value: &Value) -> Option<u64> {
+pub(crate) fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0 && *n < 9e15).map(|n| n as u64))
 }
 

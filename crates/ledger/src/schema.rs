@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::event::{self, Coherence, CoherencePolicy, State};
+use crate::registry;
 
 /// The shape of an execution event. Rules between fields are in the description; the ledger checks all of them.
 pub fn execution_event() -> Value {
@@ -60,7 +61,7 @@ pub fn ledger_entry() -> Value {
         "properties": {
             "id": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
             "tenantId": text, "robotId": text, "module": text, "source": text,
-            "type": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}$", "not": {"const": event::TYPE}},
+            "type": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}$", "not": {"enum": [event::TYPE, registry::TYPE]}},
             "state": text,
             "createdAt": {"type": "string", "format": "date-time"},
             "payload": {"type": "object"},

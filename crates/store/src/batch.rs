@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use actum_ledger::append::{Appended, Book, Decision};
 use actum_ledger::draft::{Draft, Rejection, Submission};
-use actum_ledger::journal::Outcome;
+use actum_ledger::journal::{JournalError, Outcome};
 use actum_ledger::refusal::Refusal;
+use actum_ledger::registry::Status;
 use actum_ledger::time::Moment;
 use serde_json::json;
 use uuid::Uuid;
@@ -83,6 +84,12 @@ pub(crate) fn decide_all(book: &mut Book, all: &[Submission], now: &Moment) -> R
         return Err(NotTaken { refusal, spoiled: !entries.is_empty() });
     }
     Ok(entries)
+}
+
+/// A word out of the table of what is registered.
+pub(crate) fn status_named(item: &str, word: &str) -> Result<Status, JournalError> {
+    let damaged = || JournalError::Damaged(format!("{item} has no known status: run `actum store rebuild`"));
+    Status::named(word).ok_or_else(damaged)
 }
 
 fn fresh_id() -> String {

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use actum_ledger::Journal;
 use actum_ledger::journal::JournalError;
+use actum_ledger::registry::Registry;
 use actum_ledger::run::Runs;
 
 pub use crash::POINTS as CRASH_POINTS;
@@ -28,9 +29,9 @@ pub use migration::VERSION;
 pub use upkeep::{Check, Projection, Upkeep};
 
 /// Everything a store can do.
-pub trait Store: Journal + Upkeep + Runs {}
+pub trait Store: Journal + Upkeep + Runs + Registry {}
 
-impl<T: Journal + Upkeep + Runs> Store for T {}
+impl<T: Journal + Upkeep + Runs + Registry> Store for T {}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]

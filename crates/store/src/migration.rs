@@ -21,6 +21,10 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite-0002.sql"),
         postgres: include_str!("../migrations/postgres-0002.sql"),
     },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0003.sql"),
+        postgres: include_str!("../migrations/postgres-0003.sql"),
+    },
 ];
 
 /// The version this program writes.

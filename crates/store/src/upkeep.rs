@@ -89,4 +89,4 @@ pub(crate) const RUN_TABLES: [(&str, &str, Option<&str>); 6] = [
 ];
 
 /// The projections, in the order in which they are reported.
-pub(crate) const PROJECTIONS: [&str; 4] = ["ledger_log", "ledger_node", "execution", "superseded"];
+pub(crate) const PROJECTIONS: [&str; 5] = ["ledger_log", "ledger_node", "execution", "superseded", "registry"];

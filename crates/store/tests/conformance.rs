@@ -4,12 +4,14 @@
 
 use std::sync::Arc;
 
+use actum_ledger::registry::Kind;
 use actum_ledger::run::Filter;
 use actum_store::{Location, Older, Store, open};
 use actum_testkit::conformance;
 use actum_testkit::folder::Folder;
 use actum_testkit::memory::Memory;
 use actum_testkit::postgres::shared_url;
+use actum_testkit::registry::{self, Registered};
 use actum_testkit::runs::{self, Both};
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -96,6 +98,80 @@ fn postgres_runs() {
     });
 }
 
+fn registered(store: &Arc<dyn Store>) -> Registered {
+    Registered { registry: Arc::<dyn Store>::clone(store), journal: Arc::<dyn Store>::clone(store) }
+}
+
+/// The registry follows from the journal: it is in a copy, and it can be made anew.
+async fn rebuilt_registry(store: Arc<dyn Store>) {
+    let seen = async |store: &Arc<dyn Store>| {
+        let mut all = Vec::new();
+        for name in registry::TENANTS {
+            for kind in Kind::ALL {
+                let tenant = runs::tenant(name);
+                let removed = store.item(&tenant, kind, "back").await.unwrap();
+                all.push((
+                    store.heads(&tenant, kind).await.unwrap(),
+                    store.items(&tenant, kind).await.unwrap(),
+                    removed,
+                ));
+            }
+        }
+        all
+    };
+    let before = seen(&store).await;
+    assert!(before.iter().any(|(heads, ..)| !heads.is_empty()));
+    for replace in [false, true] {
+        let projections = store.projections(replace).await.unwrap();
+        let rows = projections.iter().find(|p| p.name == "registry").unwrap().rows;
+        assert!(projections.iter().all(|p| p.differing == 0) && rows > 10_000, "{projections:?}");
+    }
+    assert_eq!(seen(&store).await, before);
+    let folder = Folder::new();
+    let copy = folder.join("copy.db");
+    store.backup(&copy).await.unwrap();
+    let copied = self::store(&Location::Sqlite(copy.clone())).await;
+    assert_eq!(seen(&copied).await, before);
+    drop(copied);
+    // What somebody else did to the table is found and mended.
+    let connection = rusqlite::Connection::open(&copy).unwrap();
+    connection
+        .execute_batch("DELETE FROM registry WHERE item > 'tool-05'; UPDATE registry SET status = 'active'")
+        .unwrap();
+    drop(connection);
+    let copied = self::store(&Location::Sqlite(copy)).await;
+    assert_ne!(seen(&copied).await, before);
+    assert!(copied.projections(true).await.unwrap().iter().any(|p| p.name == "registry" && p.differing > 1_000));
+    assert_eq!(seen(&copied).await, before);
+    assert!(copied.check_database().await.unwrap().ok);
+}
+
+#[test]
+fn memory_registry() {
+    let memory = Arc::new(Memory::default());
+    let both = Registered { registry: Arc::<Memory>::clone(&memory), journal: memory };
+    block_on(registry::registry(both));
+}
+
+#[test]
+fn sqlite_registry() {
+    let folder = Folder::new();
+    block_on(async {
+        let store = store(&Location::Sqlite(folder.join("actum.db"))).await;
+        registry::registry(registered(&store)).await;
+        rebuilt_registry(store).await;
+    });
+}
+
+#[test]
+fn postgres_registry() {
+    block_on(async {
+        let store = store(&Location::Postgres(shared_url())).await;
+        registry::registry(registered(&store)).await;
+        rebuilt_registry(store).await;
+    });
+}
+
 #[test]
 fn memory() {
     block_on(conformance::journal(Arc::new(Memory::default())));
@@ -111,7 +187,7 @@ fn sqlite() {
         upkeep(first).await;
         // Another opening finds the same store.
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 8);
+        assert_eq!(again.tenants().await.unwrap().len(), 9);
     });
 }
 
@@ -123,6 +199,6 @@ fn postgres() {
         conformance::journal(Arc::<dyn Store>::clone(&first)).await;
         upkeep(first).await;
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 8);
+        assert_eq!(again.tenants().await.unwrap().len(), 9);
     });
 }

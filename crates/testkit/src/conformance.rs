@@ -10,11 +10,13 @@ use actum_ledger::event::Coherence;
 use actum_ledger::journal::{Outcome, Range};
 use actum_ledger::merkle::{Plan, verify_consistency, verify_inclusion};
 use actum_ledger::refusal::Code;
+use actum_ledger::registry::Kind;
 use actum_ledger::time;
 use actum_ledger::verify::Walk;
 use serde_json::{Value, json};
 
 use crate::event::{event, signal, submission};
+use crate::registry::{change, own};
 
 type Shared = Arc<dyn Journal>;
 
@@ -28,6 +30,7 @@ pub async fn journal(journal: Shared) {
     checkpoints_are_kept(&journal).await;
     large_entries(&journal).await;
     the_ledgers_own_time(&journal).await;
+    changes_of_the_registry(&journal).await;
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -213,6 +216,14 @@ async fn the_ledgers_own_time(journal: &Shared) {
         walk.row(&row).expect("an untouched entry");
     }
     assert_eq!(walk.size(), 20);
+}
+
+/// A change is an entry like others; only where it comes from is a question of its own.
+async fn changes_of_the_registry(journal: &Shared) {
+    let first = change("registry", Kind::Tool, "grep", 1);
+    assert_eq!(code(&append(journal, first.document()).await), Some(Code::Validation));
+    let made = journal.append(own(&first)).await.expect("the journal answers");
+    assert!(matches!(made, Outcome::Created { seq: 0, .. }), "{made:?}");
 }
 
 async fn lineage_is_assessed(journal: &Shared) {

@@ -8,6 +8,7 @@ pub mod folder;
 pub mod memory;
 pub mod postgres;
 pub mod program;
+pub mod registry;
 pub mod runs;
 pub mod tree;
 pub mod verifiers;

@@ -13,6 +13,7 @@ use actum_ledger::entry::Entry;
 use actum_ledger::event::State;
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::{Node, join};
+use actum_ledger::registry::{Head, Item, Kind, Registry, Status};
 use actum_ledger::time::{self, Moment};
 use actum_ledger::verify::Row;
 use jiff::Timestamp;
@@ -70,6 +71,14 @@ impl Content {
         self.entries.get(tenant).map_or(&[], Vec::as_slice)
     }
 
+    /// What is registered, by id, also what was removed.
+    fn registered(&self, tenant: &Tenant, kind: Kind) -> impl Iterator<Item = Item> {
+        let all = self.of(tenant).iter().filter_map(|entry| entry.registered.as_deref());
+        let newest: BTreeMap<_, _> =
+            all.filter(|row| row.kind == kind).map(|row| (row.item.id.clone(), row.item.clone())).collect();
+        newest.into_values()
+    }
+
     fn dependency(&self, tenant: &Tenant, id: &str) -> Dependency {
         let all = self.of(tenant);
         let found = all.iter().find(|e| e.id == id).map(|this| {
@@ -95,6 +104,25 @@ impl Memory {
     fn with<T: Send + 'static>(&self, ask: impl FnOnce(&mut Content) -> T) -> Work<'static, T> {
         answer(ask(&mut self.0.lock().expect("nobody panics while holding it")))
     }
+}
+
+impl Registry for Memory {
+    fn heads<'a>(&'a self, tenant: &'a Tenant, kind: Kind) -> Work<'a, Vec<Head>> {
+        let head = |Item { id, name, tool, form, .. }| Head { id, name, tool, form };
+        self.with(|s| s.registered(tenant, kind).filter(is_there).map(head).collect())
+    }
+
+    fn items<'a>(&'a self, tenant: &'a Tenant, kind: Kind) -> Work<'a, Vec<Item>> {
+        self.with(|s| s.registered(tenant, kind).filter(is_there).collect())
+    }
+
+    fn item<'a>(&'a self, tenant: &'a Tenant, kind: Kind, id: &'a str) -> Work<'a, Option<Item>> {
+        self.with(|s| s.registered(tenant, kind).find(|item| item.id == id))
+    }
+}
+
+fn is_there(item: &Item) -> bool {
+    item.status != Status::Removed
 }
 
 impl Journal for Memory {

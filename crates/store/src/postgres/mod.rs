@@ -5,6 +5,7 @@
 
 mod open;
 mod read;
+mod registry;
 mod rows;
 mod run;
 mod run_read;

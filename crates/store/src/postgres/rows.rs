@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
+use actum_ledger::registry::{Item, Registered};
 use tokio_postgres::{Client, Error, Statement};
 
 use crate::batch::{DEAD_LETTERS_MAX, Letter};
@@ -17,6 +18,7 @@ pub(super) struct Rows {
     journal: Statement,
     superseded: Statement,
     nodes: Statement,
+    registry: Statement,
     letters: Statement,
     trim: Statement,
     trim_nobodys: Statement,
@@ -44,6 +46,14 @@ impl Rows {
             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])";
         let nodes = "INSERT INTO ledger_node (tenant, level, idx, hash)
             SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[])";
+        let registry = "INSERT INTO registry
+                (tenant, kind, item, n, version, hash, status, approved, name, tool, form, summary)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::text[],
+                $8::bool[], $9::text[], $10::text[], $11::text[], $12::text[])
+            ON CONFLICT (tenant, kind, item) DO UPDATE
+            SET n = excluded.n, version = excluded.version, hash = excluded.hash, status = excluded.status,
+                approved = excluded.approved, name = excluded.name, tool = excluded.tool, form = excluded.form,
+                summary = excluded.summary";
         let letters = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document)
             SELECT t, $2, c, r, d FROM unnest($1::text[], $3::text[], $4::text[], $5::bytea[]) AS x (t, c, r, d)";
         // Two conditions instead of one that covers null, which no index would serve.
@@ -53,28 +63,40 @@ impl Rows {
             (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
             ON CONFLICT (tenant, size) DO NOTHING";
-        let (journal, superseded, nodes, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
+        let (journal, superseded, nodes, registry, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
             client.prepare(journal),
             client.prepare(superseded),
             client.prepare(nodes),
+            client.prepare(registry),
             client.prepare(letters),
             client.prepare(trim),
             client.prepare(trim_nobodys),
             client.prepare(checkpoint),
         )?;
-        Ok(Self { client, journal, superseded, nodes, letters, trim, trim_nobodys, checkpoint })
+        Ok(Self { client, journal, superseded, nodes, registry, letters, trim, trim_nobodys, checkpoint })
     }
 
     /// Entries, what they change in the projections, and the heads of their logs.
     pub(super) async fn append(&self, all: &[&Appended], logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
         let journal = self.put(all, all, logs);
-        tokio::try_join!(biased; journal, self.insert_superseded(all), self.insert_nodes(all)).map(|_| ())
+        tokio::try_join!(biased; journal, self.put_rest(all)).map(|_| ())
     }
 
     /// What entries change in the projections, but for the heads of the logs.
     pub(super) async fn project(&self, all: &[&Appended]) -> Result<(), Error> {
         let executions = self.put(&[], all, &[]);
-        tokio::try_join!(biased; executions, self.insert_superseded(all), self.insert_nodes(all)).map(|_| ())
+        tokio::try_join!(biased; executions, self.put_rest(all)).map(|_| ())
+    }
+
+    /// What few entries have, each in a statement of its own.
+    async fn put_rest(&self, all: &[&Appended]) -> Result<(), Error> {
+        let rest = tokio::try_join!(
+            biased;
+            self.insert_superseded(all),
+            self.insert_nodes(all),
+            self.put_registered(all),
+        );
+        rest.map(|_| ())
     }
 
     pub(super) async fn put_logs(&self, logs: &[(&Tenant, &Log)]) -> Result<(), Error> {
@@ -147,6 +169,38 @@ impl Rows {
         let (indexes, hashes) =
             (column(&nodes, |(_, (n, _))| n.index as i64), column(&nodes, |(_, (_, hash))| hash.0.as_slice()));
         self.client.execute(&self.nodes, &[&tenants, &levels, &indexes, &hashes]).await.map(|_| ())
+    }
+
+    async fn put_registered(&self, all: &[&Appended]) -> Result<(), Error> {
+        let mut rows: ByKey<'_, &Item> = BTreeMap::new();
+        for entry in all {
+            if let Some(registered) = entry.registered.as_deref() {
+                let Registered { kind, item } = registered;
+                rows.insert((entry.tenant.as_str(), kind.word(), &item.id), item);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = rows.into_iter().collect();
+        let text = |of: fn(&Item) -> &str| column(&rows, |(_, item)| of(item));
+        let (tenants, kinds) = (column(&rows, |(key, _)| key.0), column(&rows, |(key, _)| key.1));
+        let (numbers, approved) = (column(&rows, |(_, item)| item.n as i64), column(&rows, |(_, item)| item.approved));
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 12] = [
+            &tenants,
+            &kinds,
+            &text(|item| &item.id),
+            &numbers,
+            &text(|item| &item.version),
+            &text(|item| &item.hash),
+            &text(|item| item.status.word()),
+            &approved,
+            &text(|item| &item.name),
+            &text(|item| &item.tool),
+            &text(|item| &item.form),
+            &text(|item| &item.summary),
+        ];
+        self.client.execute(&self.registry, &values).await.map(|_| ())
     }
 
     /// Keeps refused documents, and of each tenant only the newest.

@@ -1,5 +1,6 @@
 //! The writing thread: takes whatever waits, locks the logs concerned, decides, commits it together.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -353,17 +354,17 @@ impl Writer {
     }
 
     async fn read_entries(&self, requests: &[Request]) -> Result<Vec<Row>, JournalError> {
-        let mut keys: BTreeSet<(&str, &str, bool)> = BTreeSet::new();
+        let mut keys: BTreeSet<(&str, Cow<'_, str>, bool)> = BTreeSet::new();
         for draft in drafts(requests) {
             let tenant = draft.tenant.as_str();
-            keys.extend(draft.depends_on.iter().chain(&draft.supersedes).map(|id| (tenant, id.as_str(), false)));
+            keys.extend(draft.asks_about().map(|id| (tenant, id, false)));
             let own = draft.id.iter().filter(|_| draft.event.is_none());
-            keys.extend(own.map(|id| (tenant, id.as_str(), true)));
+            keys.extend(own.map(|id| (tenant, Cow::Borrowed(id.as_str()), true)));
         }
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let (tenants, ids): (Vec<_>, Vec<_>) = keys.iter().map(|(tenant, id, _)| (*tenant, *id)).unzip();
+        let (tenants, ids): (Vec<_>, Vec<_>) = keys.iter().map(|(tenant, id, _)| (*tenant, &**id)).unzip();
         let own: Vec<_> = keys.iter().map(|(.., own)| *own).collect();
         self.rows.client.query(&self.entries, &[&tenants, &ids, &own]).await.map_err(failed)
     }

@@ -3,6 +3,7 @@
 mod copy;
 mod open;
 mod read;
+mod registry;
 mod rows;
 mod run;
 mod run_read;

@@ -2,6 +2,7 @@
 
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
+use actum_ledger::registry::{Item, Registered};
 use rusqlite::{Connection, params};
 
 use crate::batch::{DEAD_LETTERS_MAX, Letter};
@@ -33,6 +34,9 @@ pub(super) fn project(connection: &Connection, entry: &Appended) -> rusqlite::Re
         let values = params![tenant, robot, execution, state.word(), attempt, entry.seq as i64];
         connection.prepare_cached(sql)?.execute(values)?;
     }
+    if let Some(registered) = &entry.registered {
+        put_registered(connection, tenant, registered)?;
+    }
     for id in &entry.supersedes {
         let sql = "INSERT INTO superseded (tenant, id, by_id, by_created_ns) VALUES (?1, ?2, ?3, ?4)";
         connection.prepare_cached(sql)?.execute(params![tenant, id, entry.id, entry.created_ns])?;
@@ -41,6 +45,32 @@ pub(super) fn project(connection: &Connection, entry: &Appended) -> rusqlite::Re
         let sql = "INSERT INTO ledger_node (tenant, level, idx, hash) VALUES (?1, ?2, ?3, ?4)";
         connection.prepare_cached(sql)?.execute(params![tenant, node.level, node.index as i64, hash.0])?;
     }
+    Ok(())
+}
+
+fn put_registered(connection: &Connection, tenant: &str, registered: &Registered) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO registry (tenant, kind, item, n, version, hash, status, approved, name, tool, form, summary)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+               ON CONFLICT (tenant, kind, item) DO UPDATE
+               SET n = excluded.n, version = excluded.version, hash = excluded.hash, status = excluded.status,
+                   approved = excluded.approved, name = excluded.name, tool = excluded.tool, form = excluded.form,
+                   summary = excluded.summary";
+    let Registered { kind, item } = registered;
+    let Item { id, name, tool, form, n, version, hash, status, approved, summary } = item;
+    connection.prepare_cached(sql)?.execute(params![
+        tenant,
+        kind.word(),
+        id,
+        *n as i64,
+        version,
+        hash,
+        status.word(),
+        approved,
+        name,
+        tool,
+        form,
+        summary,
+    ])?;
     Ok(())
 }
 

@@ -175,8 +175,8 @@ fn learn(connection: &Connection, book: &mut Book, draft: &Draft) -> Result<(), 
         let log = read::log(connection, tenant)?;
         book.learn_log(tenant, log);
     }
-    for id in draft.depends_on.iter().chain(&draft.supersedes) {
-        learn_entry(connection, book, tenant, id, false).map_err(failed)?;
+    for id in draft.asks_about() {
+        learn_entry(connection, book, tenant, &id, false).map_err(failed)?;
     }
     if let Some(event) = &draft.event {
         let key = (event.robot.clone(), event.execution.clone());
