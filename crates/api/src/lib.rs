@@ -1,7 +1,8 @@
-//! The wire: what programs outside see of Actum. So far the one table of errors.
+//! The wire: what programs outside see of Actum. The one table of errors, and a small client for what is served.
 //!
-//! Called by `cli` (and later `server`); never decides anything.
+//! Called by `cli` and `server`; never decides anything.
 
+pub mod client;
 pub mod error;
 
 pub use error::{ErrorRow, TABLE};
