@@ -1,1 +1,16 @@
-//! Serving over HTTP.
+//! Serving: what an agent in its cell may ask for, the registered tools level by level, as JSON over HTTP and as MCP.
+//!
+//! Called by `cli`, which answers through the port `Tools`. Decides nothing about a tool; bounds everything about
+//! whoever asks, because inside a cell that is somebody else's program.
+
+pub mod bridge;
+mod fields;
+mod http;
+mod mcp;
+mod paced;
+mod turns;
+
+pub use bridge::{Bridge, Call, Refused, Tools};
+pub use http::BODY_BYTES_MAX;
+pub use mcp::serve_stdio;
+pub use turns::CALLS_MAX;
