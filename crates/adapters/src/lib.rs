@@ -6,6 +6,7 @@
 
 pub mod cells;
 pub mod result;
+pub mod retry;
 pub mod transform;
 
 pub use cells::{Cells, Job, Ran, Session};
