@@ -4,9 +4,17 @@
 //! runs programs comes through the port `Cells`, joined in `cli`; secrets arrive resolved. Decides nothing about who may
 //! call what: that was checked before. Keeps nothing.
 
+pub mod api;
+pub mod call;
 pub mod cells;
 pub mod result;
+pub mod retry;
 pub mod transform;
 
+pub use api::{Ask, BadHttp, Http};
+pub use call::{Hands, Link, McpCall, Outcome, Request, SdkCall, call};
 pub use cells::{Cells, Job, Ran, Session};
 pub use result::{Attempt, Problem, Stage};
+
+#[cfg(test)]
+mod testing;

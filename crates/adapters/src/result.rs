@@ -22,6 +22,30 @@ pub struct Attempt {
     pub evidence: Value,
 }
 
+impl Attempt {
+    /// An attempt of which nothing more is known yet.
+    pub fn new(adapter_id: &str, went: Went) -> Self {
+        Self {
+            adapter_id: adapter_id.to_owned(),
+            went,
+            output: Value::Null,
+            stdout: String::new(),
+            stderr: String::new(),
+            is_cut: false,
+            code: None,
+            duration_ms: 0,
+            retry_after_ms: None,
+            problem: None,
+            evidence: Value::Null,
+        }
+    }
+
+    /// An attempt that came to nothing.
+    pub fn failed(adapter_id: &str, went: Went, problem: Problem) -> Self {
+        Self { problem: Some(problem), ..Self::new(adapter_id, went) }
+    }
+}
+
 /// What was wrong, and where on the way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

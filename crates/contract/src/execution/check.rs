@@ -200,6 +200,18 @@ pub fn is_dangerous(name: &str) -> bool {
     })
 }
 
+/// Whether a program takes text for a program, so that what is handed to it could mislead it.
+pub fn is_interpreter(command: &str) -> bool {
+    let name = command.rsplit('/').next().unwrap_or_default();
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    INTERPRETERS.contains(&name) || INTERPRETERS.contains(&stem)
+}
+
+/// The first character with which a text becomes a program.
+pub fn shell_character(text: &str) -> Option<char> {
+    text.chars().find(|c| SHELL.contains(c))
+}
+
 /// Makes all checks. The inputs are to be used only if there is no violation.
 pub fn check(execution: &Execution, tool: Option<&Tool>, facts: &Facts) -> (Inputs, Vec<Violation>) {
     let mut found = Vec::new();
@@ -233,14 +245,13 @@ fn command(execution: &Execution, tool: Option<&Tool>, say: Say<'_>) {
 fn arguments(execution: &Execution, tool: Option<&Tool>, say: Say<'_>) {
     let inputs = &execution.inputs;
     let name = inputs.command.rsplit('/').next().unwrap_or_default();
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let interprets = INTERPRETERS.contains(&name) || INTERPRETERS.contains(&stem);
+    let interprets = is_interpreter(name);
     let approved = tool.is_some_and(|tool| tool.any_arguments);
     for (at, argument) in inputs.arguments.iter().enumerate() {
         let field = format!("inputs.arguments[{at}]");
         if argument.contains('\0') {
             say("IV-02", &field, "contains a NUL character".to_owned());
-        } else if let Some(c) = argument.chars().find(|c| SHELL.contains(c)).filter(|_| interprets && !approved) {
+        } else if let Some(c) = shell_character(argument).filter(|_| interprets && !approved) {
             say(
                 "IV-02",
                 &field,

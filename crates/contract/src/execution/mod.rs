@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 pub use crate::part::Flaw;
-pub use check::{Facts, Inputs as CheckedInputs, Tool, Violation, check, is_dangerous};
+pub use check::{
+    Facts, Inputs as CheckedInputs, Tool, Violation, check, is_dangerous, is_interpreter, shell_character,
+};
 pub use evidence::{Item, Phase, State, checklist};
 pub use exit::{End, Interpretation};
 pub use host::{AddressKind, BadHost, Host, Verdict, allows, kind_of};
