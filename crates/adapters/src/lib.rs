@@ -5,6 +5,7 @@
 //! call what: that was checked before. Keeps nothing.
 
 pub mod cells;
+pub mod mcp;
 pub mod result;
 pub mod transform;
 
