@@ -1,0 +1,1 @@
+//! Functions of packages that people use.
