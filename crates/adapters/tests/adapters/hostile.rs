@@ -260,7 +260,7 @@ fn a_call_that_takes_too_long_is_cancelled() {
     assert_eq!(attempt.went, Went::TimedOut);
     assert!(problem(&attempt).message.contains("within 300 ms"), "{attempt:?}");
     assert_eq!(attempt.evidence["is_closed"], false, "the server is alive: {attempt:?}");
-    assert_eq!((text(&odd.say("x")), odd.cells.started.load(Ordering::SeqCst)), ("x 3", 1));
+    assert_eq!((text(&odd.say("x")), odd.cells.started.load(Ordering::SeqCst)), ("1 cancelled", 1));
 
     let stop = AtomicBool::new(false);
     let begun = Instant::now();
@@ -275,6 +275,7 @@ fn a_call_that_takes_too_long_is_cancelled() {
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     assert_eq!(attempt.went, Went::TimedOut);
     assert!(problem(&attempt).message.starts_with("cancelled"), "{attempt:?}");
+    assert_eq!(text(&odd.say("x")), "2 cancelled");
 
     let odd = Odd::new("hang");
     let attempt = odd.call("say", "x", 500);
