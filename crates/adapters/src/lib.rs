@@ -7,6 +7,7 @@
 pub mod cells;
 pub mod mcp;
 pub mod result;
+pub mod sdk;
 pub mod transform;
 
 pub use cells::{Cells, Job, Ran, Session};
