@@ -7,13 +7,16 @@
 pub mod api;
 pub mod call;
 pub mod cells;
+pub mod mcp;
 pub mod result;
 pub mod retry;
+pub mod sdk;
 pub mod transform;
 
 pub use api::{Ask, BadHttp, Http};
 pub use call::{Hands, Link, McpCall, Outcome, Request, SdkCall, call};
 pub use cells::{Cells, Job, Ran, Session};
+pub use mcp::Servers;
 pub use result::{Attempt, Problem, Stage};
 
 #[cfg(test)]
