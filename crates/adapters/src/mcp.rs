@@ -210,6 +210,7 @@ impl Servers {
             retry_after_ms: None,
             problem: None,
             evidence: json!({"transport": transport_word(link.mcp.transport)}),
+            end: None,
         };
         if let Err(failed) = self.call(cells, link, operation, params, Patience::new(deadline, stop), &mut attempt) {
             attempt.went = failed.went;

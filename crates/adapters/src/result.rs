@@ -1,5 +1,6 @@
 //! How one attempt at a call went.
 
+use actum_contract::execution::End;
 use actum_contract::tool::Went;
 use serde_json::Value;
 
@@ -20,6 +21,8 @@ pub struct Attempt {
     pub retry_after_ms: Option<u64>,
     pub problem: Option<Problem>,
     pub evidence: Value,
+    /// How the program ended, if one was run.
+    pub end: Option<End>,
 }
 
 impl Attempt {
@@ -37,6 +40,7 @@ impl Attempt {
             retry_after_ms: None,
             problem: None,
             evidence: Value::Null,
+            end: None,
         }
     }
 

@@ -47,6 +47,7 @@ pub fn attempt(
         retry_after_ms: None,
         problem: None,
         evidence: Value::Null,
+        end: None,
     };
     let job = match prepared(sdk, operation, params, job) {
         Ok(job) => job,
@@ -171,6 +172,7 @@ fn judge(sdk: &Sdk, operation: &str, ran: Ran, attempt: &mut Attempt) {
     let stdout = String::from_utf8_lossy(&ran.stdout).into_owned();
     attempt.stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
     (attempt.is_cut, attempt.duration_ms) = (ran.is_cut, ran.duration_ms);
+    attempt.end = ran.end;
     attempt.code = ran.end.map(|end| u64::from(end.code()));
     attempt.evidence = json!({
         "language": sdk.language.word(), "package": sdk.package, "function": sdk.functions.get(operation),

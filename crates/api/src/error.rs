@@ -71,6 +71,9 @@ pub const APPROVAL_NEEDED: &str = "APPROVAL_NEEDED";
 pub const EXECUTION_EXISTS: &str = "EXECUTION_EXISTS";
 pub const EXECUTION_INTERRUPTED: &str = "EXECUTION_INTERRUPTED";
 pub const RUN_STATE: &str = "RUN_STATE";
+pub const TOOL_DENIED: &str = "TOOL_DENIED";
+pub const REGISTRY_CONFLICT: &str = "REGISTRY_CONFLICT";
+pub const APPROVAL_DENIED: &str = "APPROVAL_DENIED";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -173,6 +176,15 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0601", RUN_STATE, (6, 409), "The run is not in a state for that",
         "A run that is running cannot be resumed or forked, one that is over cannot be cancelled, and one that was cancelled is over for good; or somebody else changed it just now.",
         "`actum status RUN` shows where it stands. `actum resume RUN --fork` starts a new run from one that is over."),
+    row("A0701", TOOL_DENIED, (3, 403), "The tool may not be called",
+        "It is not registered, not approved, blocked, or not among those the agent was given. What is not allowed is denied.",
+        "`actum tool list` shows what is registered and how it stands. `actum tool approve ID` approves the version in force."),
+    row("A0702", REGISTRY_CONFLICT, (6, 409), "The registry has something else there",
+        "A version is registered with other content, somebody else has changed the item meanwhile, or something still relies on it.",
+        "A version never changes: give new content a new version. Otherwise look at it again, and repeat the change."),
+    row("A0703", APPROVAL_DENIED, (3, 403), "A person said no",
+        "The call waited for a person, and the answer was no. It holds until it expires.",
+        "`actum approvals list` shows what was decided. Ask for less, or ask again when it has expired."),
 ];
 
 #[cfg(test)]

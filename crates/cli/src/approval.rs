@@ -13,7 +13,6 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::project::Project;
 use crate::workspace::new_id;
 
 /// How long a request waits, and how long an agreement is good if nothing else is said.
@@ -46,8 +45,8 @@ impl Request<'_> {
     }
 }
 
-fn folder(project: &Project, state: &str) -> Result<PathBuf, Failure> {
-    let folder = project.folder()?.join("approvals").join(state);
+fn folder(home: &Path, state: &str) -> Result<PathBuf, Failure> {
+    let folder = home.join("approvals").join(state);
     fs::create_dir_all(&folder)
         .map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))?;
     Ok(folder)
@@ -67,8 +66,8 @@ fn save(path: &Path, value: &Value) -> Result<(), Failure> {
     write().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
 }
 
-fn all(project: &Project, state: &str) -> Result<Vec<(PathBuf, Value)>, Failure> {
-    let entries = fs::read_dir(folder(project, state)?).into_iter().flatten().flatten().map(|entry| entry.path());
+fn all(home: &Path, state: &str) -> Result<Vec<(PathBuf, Value)>, Failure> {
+    let entries = fs::read_dir(folder(home, state)?).into_iter().flatten().flatten().map(|entry| entry.path());
     let named = entries.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
     let mut found: Vec<_> = named.filter_map(|path| load(&path).map(|value| (path, value))).collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -80,21 +79,27 @@ fn is_past(value: &Value, now: Timestamp) -> bool {
 }
 
 /// Takes an agreement, if there is one; else leaves a request and says so. The id of the agreement.
-pub(crate) fn take(project: &Project, request: &Request<'_>) -> Result<String, Failure> {
+pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure> {
     let now = Timestamp::now();
     let binding = request.binding()?;
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
-    for (path, value) in all(project, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
+    for (path, value) in all(home, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
         let id = value["id"].as_str().unwrap_or_default().to_owned();
         if value["single_use"] == false {
             return Ok(id);
         }
         // Whoever moves it away has it; everybody else finds it gone.
-        if fs::rename(&path, folder(project, "used")?.join(format!("{id}.json"))).is_ok() {
+        if fs::rename(&path, folder(home, "used")?.join(format!("{id}.json"))).is_ok() {
             return Ok(id);
         }
     }
-    let waiting = all(project, "pending")?.into_iter().find(|(_, value)| is_ours(value));
+    if let Some((_, value)) = all(home, "denied")?.into_iter().find(|(_, value)| is_ours(value)) {
+        let message = format!("{} asked for {}, and a person said no", request.tool, request.wants.join(" and "));
+        return Err(Failure::new(error::APPROVAL_DENIED, message)
+            .details(json!({"approval_id": value["id"], "until": value["expires_at"]}))
+            .hint("ask for less, or ask again when that has expired"));
+    }
+    let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
     let id = match waiting {
         Some((_, value)) => value["id"].as_str().unwrap_or_default().to_owned(),
         None => {
@@ -104,7 +109,7 @@ pub(crate) fn take(project: &Project, request: &Request<'_>) -> Result<String, F
                 "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant, "wants": request.wants,
                 "call": redacted(&request.shown), "requested_at": now.to_string(), "expires_at": expires.to_string(),
             });
-            save(&folder(project, "pending")?.join(format!("{id}.json")), &value)?;
+            save(&folder(home, "pending")?.join(format!("{id}.json")), &value)?;
             id
         }
     };
@@ -121,11 +126,11 @@ fn redacted(value: &Value) -> Value {
 }
 
 /// Everything there is, with its state.
-pub(crate) fn list(project: &Project) -> Result<Vec<Value>, Failure> {
+pub(crate) fn list(home: &Path) -> Result<Vec<Value>, Failure> {
     let now = Timestamp::now();
     let mut found = Vec::new();
     for state in STATES {
-        for (_, mut value) in all(project, state)? {
+        for (_, mut value) in all(home, state)? {
             let is_open = state == "pending" || state == "approved";
             value["state"] = if is_open && is_past(&value, now) { "expired".into() } else { state.into() };
             found.push(value);
@@ -135,14 +140,14 @@ pub(crate) fn list(project: &Project) -> Result<Vec<Value>, Failure> {
 }
 
 /// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
-pub(crate) fn decide(project: &Project, id: &str, agreed: bool, minutes: Option<i64>) -> Result<Value, Failure> {
+pub(crate) fn decide(home: &Path, id: &str, agreed: bool, minutes: Option<i64>) -> Result<Value, Failure> {
     let now = Timestamp::now();
     if id.len() < ID_CHARACTERS_MIN {
         return Err(
             Failure::new(error::USAGE, format!("{id:?} could be anything")).hint("name more of the request's id")
         );
     }
-    let waiting = all(project, "pending")?;
+    let waiting = all(home, "pending")?;
     let mut matching =
         waiting.into_iter().filter(|(_, value)| value["id"].as_str().is_some_and(|own| own.starts_with(id)));
     let (Some((path, mut value)), None) = (matching.next(), matching.next()) else {
@@ -159,7 +164,7 @@ pub(crate) fn decide(project: &Project, id: &str, agreed: bool, minutes: Option<
     value["expires_at"] = (now + SignedDuration::from_mins(minutes.unwrap_or(MINUTES))).to_string().into();
     let state = if agreed { "approved" } else { "denied" };
     let name = path.file_name().unwrap_or_default().to_owned();
-    save(&folder(project, state)?.join(name), &value)?;
+    save(&folder(home, state)?.join(name), &value)?;
     fs::remove_file(&path).map_err(|e| Failure::new(error::FILE, format!("cannot remove {}: {e}", path.display())))?;
     value["state"] = state.into();
     Ok(value)

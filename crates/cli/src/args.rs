@@ -10,8 +10,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
-    apply, approvals, canon, completions, contract, diff, doctor, exec, init, key, ledger, logs, prove, resume, run,
-    sandbox, schema, snapshot, stage, status, store, undo, worker,
+    apply, approvals, canon, completions, contract, diff, doctor, exec, init, key, ledger, logs, mcp, prove, resume,
+    run, sandbox, schema, snapshot, stage, status, store, tool, undo, worker,
 };
 use crate::ui;
 
@@ -91,6 +91,14 @@ pub(crate) enum Command {
     Exec(exec::Exec),
     /// What a run or an execution has put out
     Logs(logs::Logs),
+    /// What an agent may call: registered, approved, shown level by level
+    #[command(subcommand)]
+    Tool(tool::Verb),
+    /// How tools are called: programs, services, packages, MCP servers
+    #[command(subcommand)]
+    Adapter(tool::Verb),
+    /// The registered tools as an MCP server on stdin and stdout
+    Mcp(mcp::Mcp),
     /// What waits for a person
     #[command(subcommand)]
     Approvals(approvals::Verb),

@@ -13,7 +13,7 @@ use crate::config::SandboxConfig;
 use crate::failure::Failure;
 
 /// Where programs are looked for.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where package managers keep what was installed, and not what signs in to them.
 const DEPENDENCIES: &[&str] = &[
@@ -77,6 +77,9 @@ const FIXED: &[(&str, &str)] = &[
     ("PYTHONHASHSEED", "0"),
 ];
 
+/// A cell's own folder for what is of no use later. Whoever works there sees nothing of the machine's.
+pub(crate) const SCRATCH: &str = "/tmp";
+
 /// What a cell is made from.
 #[derive(Debug)]
 pub(crate) struct Wanted<'a> {
@@ -97,6 +100,10 @@ pub(crate) struct Wanted<'a> {
     pub stage: Vec<Grant>,
     pub config: &'a SandboxConfig,
     pub grace_ms: u64,
+    /// Programs of ours that are found before all others.
+    pub programs: Option<PathBuf>,
+    /// Where in the cell we listen.
+    pub bridge: Option<u16>,
 }
 
 /// A cell, whom it may reach, and what is protected in the folders it may change.
@@ -117,7 +124,8 @@ impl Wanted<'_> {
             let entry = grants.entry(path.to_owned()).or_insert(access);
             *entry = (*entry).max(access);
         };
-        if self.stage.is_empty() {
+        let is_bare = self.folder == Path::new(SCRATCH);
+        if self.stage.is_empty() && !is_bare {
             grant(&self.folder, if level == FilesystemLevel::Minimal { Access::Read } else { Access::Write });
             if level >= FilesystemLevel::Standard {
                 grant(&self.root, Access::Read);
@@ -165,10 +173,13 @@ impl Wanted<'_> {
             grants.insert(path, access);
         }
         // Of a stage nothing is shown that would have to be hidden.
-        hide_own(&mut grants, &mut deny, if self.stage.is_empty() { Some(&self.root) } else { None })?;
+        hide_own(&mut grants, &mut deny, if self.stage.is_empty() && !is_bare { Some(&self.root) } else { None })?;
         hide_secrets(&grants, &self.read, &self.write, &mut deny);
         deny.sort();
         deny.dedup();
+        if let Some(folder) = &self.programs {
+            path = format!("{}:{path}", folder.display());
+        }
         environment.insert("PATH".to_owned(), path);
         environment.extend(FIXED.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         environment.extend(self.environment);
@@ -196,7 +207,7 @@ impl Wanted<'_> {
             deny,
             limits,
             network,
-            bridge: None,
+            bridge: self.bridge,
             weaker: self.config.weaker.clone(),
         };
         Ok(Planned { cell, rules, writable, seen })

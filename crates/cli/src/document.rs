@@ -91,6 +91,22 @@ impl Document {
         })
     }
 
+    /// The keys of an object in the document, as they stand there.
+    pub(crate) fn keys_of(&self, path: &[&str]) -> Vec<String> {
+        let options = serde_saphyr::options! { strict_booleans: true };
+        let is_yaml = self.name.ends_with(".yaml") || self.name.ends_with(".yml");
+        let read = match std::str::from_utf8(&self.text) {
+            Ok(text) if is_yaml => serde_saphyr::from_str_with_options::<Ordered>(text, options).ok(),
+            Ok(text) => serde_json::from_str::<Ordered>(text).ok(),
+            Err(_) => None,
+        };
+        let mut at = read;
+        for name in path {
+            at = at.and_then(|Ordered(keys)| keys.into_iter().find(|(key, _)| key == name).map(|(_, below)| below));
+        }
+        at.map(|Ordered(keys)| keys.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()
+    }
+
     fn flaw(&self, message: String, line: usize, column: usize) -> Failure {
         Failure::new(error::INPUT, message).at(Place::of(&self.name, &self.text, line, column))
     }
@@ -129,5 +145,59 @@ impl Document {
             let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
             (!word(before) && !word(after)).then(|| Place::of(&self.name, &self.text, i + 1, at + 1))
         })
+    }
+}
+
+/// A document with the order of its keys, which an object of JSON does not have.
+struct Ordered(Vec<(String, Ordered)>);
+
+impl<'de> serde::Deserialize<'de> for Ordered {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> serde::de::Visitor<'de> for Keys {
+            type Value = Ordered;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("anything")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Ordered, A::Error> {
+                let mut found = Vec::new();
+                while let Some(entry) = map.next_entry::<String, Ordered>()? {
+                    found.push(entry);
+                }
+                Ok(Ordered(found))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Ordered, A::Error> {
+                while seq.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+                Ok(Ordered(Vec::new()))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Ordered, E> {
+                Ok(Ordered(Vec::new()))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Ordered, E> {
+                Ok(Ordered(Vec::new()))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Ordered, E> {
+                Ok(Ordered(Vec::new()))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Ordered, E> {
+                Ok(Ordered(Vec::new()))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Ordered, E> {
+                Ok(Ordered(Vec::new()))
+            }
+
+            fn visit_unit<E>(self) -> Result<Ordered, E> {
+                Ok(Ordered(Vec::new()))
+            }
+        }
+        from.deserialize_any(Keys)
     }
 }

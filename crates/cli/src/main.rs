@@ -15,6 +15,7 @@ mod project;
 mod protect;
 mod reference;
 mod run;
+mod tool;
 mod ui;
 mod workspace;
 

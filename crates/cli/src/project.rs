@@ -36,6 +36,11 @@ impl Project {
         Ok(root.map_or(here, |root| Self { root, store: global.store.clone() }))
     }
 
+    /// The same project once more, for whoever wants one of its own.
+    pub(crate) fn at(other: &Self) -> Self {
+        Self { root: other.root.clone(), store: other.store.clone() }
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

@@ -62,6 +62,10 @@ impl Out {
         }
     }
 
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     pub(crate) fn quiet(&self) -> bool {
         self.quiet
     }

@@ -29,6 +29,9 @@ pub struct Agent {
     pub cpu_cores: u64,
     pub max_children: u64,
     pub disk_mb: u64,
+    /// Registered tools it may call; none listed: all that are approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +140,7 @@ fn read(part: &mut Part<'_>, script: &dyn Fn(&str) -> Result<Value, String>) -> 
         })
     });
     let phases = part.take("phases");
+    let tools = part.has("tools").then(|| part.texts("tools"));
     let kind = match kind.as_str() {
         "command" if command.first().is_some_and(|first| !first.is_empty()) => Some(AgentKind::Command { command }),
         "command" => {
@@ -154,7 +158,19 @@ fn read(part: &mut Part<'_>, script: &dyn Fn(&str) -> Result<Value, String>) -> 
     part.finish();
     let [memory_mb, cpu_cores, max_children, disk_mb] = cell;
     let kind = kind?;
-    Some(Agent { kind, filesystem, network, allow, environment, phases, memory_mb, cpu_cores, max_children, disk_mb })
+    Some(Agent {
+        kind,
+        filesystem,
+        network,
+        allow,
+        environment,
+        phases,
+        memory_mb,
+        cpu_cores,
+        max_children,
+        disk_mb,
+        tools,
+    })
 }
 
 fn phases_of(part: &mut Part<'_>, given: Option<&Value>, kind: Option<&AgentKind>) -> Vec<String> {
@@ -256,6 +272,7 @@ pub fn schema() -> Value {
         "network": {"enum": NETWORKS, "default": "offline"},
         "allow": texts,
         "environment": {"type": "object", "additionalProperties": {"type": "string"}},
+        "tools": {"type": "array", "items": {"type": "string"}, "description": "registered tools it may call; all that are approved if none are listed"},
         "phases": {"type": "array", "items": {"enum": PHASES}, "default": ["step"]},
     });
     if let Some(all) = properties.as_object_mut() {

@@ -62,6 +62,10 @@ impl<'f> Part<'f> {
         self.fields.remove(field).filter(|value| !value.is_null())
     }
 
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.fields.get(field).is_some_and(|value| !value.is_null())
+    }
+
     pub(crate) fn bad(&mut self, field: &str, value: &Value, expected: &str) {
         let name = self.name(field);
         self.flaws.push(flaw(&name, value, expected));

@@ -112,6 +112,9 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     pub took_ms: u64,
+    /// What the planner heard of its tools, if it was given some: the digest of what is kept of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +146,9 @@ pub struct Acted {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<ToolOp>,
     pub took_ms: u64,
+    /// What the agent heard of its tools, if it was given some: the digest of what is kept of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<String>,
 }
 
 /// How an act ended.

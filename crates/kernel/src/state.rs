@@ -90,6 +90,9 @@ pub struct State {
     pub ops: Vec<ToolOp>,
     /// Those of acts that count; what came after them was thrown away.
     ops_kept: usize,
+    /// What the agent heard of its tools, act by act, and how much of it is of acts that count.
+    pub answers: Vec<String>,
+    answers_kept: usize,
     pub files: u64,
     pub deltas: u64,
     /// Time that the agent, the checks and the tests took in this attempt.
@@ -143,6 +146,8 @@ impl State {
             current: None,
             ops: Vec::new(),
             ops_kept: 0,
+            answers: Vec::new(),
+            answers_kept: 0,
             files: 0,
             deltas: 0,
             spent_ms: 0,
@@ -207,7 +212,13 @@ impl State {
                 if !self.agreed.phases.plan {
                     let description = self.agreed.item.description.clone();
                     let steps = vec![Step { id: "step-1".to_owned(), description }];
-                    return vec![Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0 })];
+                    return vec![Event::Planned(Plan {
+                        steps,
+                        in_time: true,
+                        failed: None,
+                        took_ms: 0,
+                        answers: None,
+                    })];
                 }
             }
             Event::Planned(plan) => return self.planned(plan),
@@ -288,6 +299,7 @@ impl State {
             (self.runtime_corrections, self.heavy_corrections) = (runtime, heavy);
         } else {
             self.ops.truncate(self.ops_kept);
+            self.answers.truncate(self.answers_kept);
             // What was found of the whole result is found again: the contract may be another one by now.
             self.phase = match was {
                 Phase::Heavy | Phase::Weigh | Phase::Test | Phase::Publish => self.after_steps(),
@@ -298,6 +310,8 @@ impl State {
 
     fn planned(&mut self, plan: &Plan) -> Vec<Event> {
         self.spent_ms += plan.took_ms;
+        self.answers.extend(plan.answers.clone());
+        self.answers_kept = self.answers.len();
         let outcome = match &plan.failed {
             Some(_) => Planned::Failed { in_time: plan.in_time },
             None => Planned::Steps { none: plan.steps.is_empty(), in_time: plan.in_time },
@@ -336,6 +350,7 @@ impl State {
     fn acted(&mut self, acted: &Acted) -> Vec<Event> {
         self.spent_ms += acted.took_ms;
         self.ops.extend(acted.ops.iter().cloned());
+        self.answers.extend(acted.answers.clone());
         let constraints = &self.agreed.item.constraints;
         match &acted.end {
             End::TimedOut => return vec![self.timeout("the agent")],
@@ -347,7 +362,7 @@ impl State {
             End::Done => {}
         }
         self.current = Some(acted.state.clone());
-        self.ops_kept = self.ops.len();
+        (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
         (self.files, self.deltas) = (acted.totals.files, acted.totals.deltas);
         if let Some(path) = acted.totals.protected.first() {
             let why = format!("{path} is obeyed by other programs, and is not declared in output_files");

@@ -94,6 +94,7 @@ impl World {
                 in_time: true,
                 failed: None,
                 took_ms: 1,
+                answers: None,
             }),
             Effect::Act { act, .. } => {
                 *said += 1;
@@ -105,6 +106,7 @@ impl World {
                     totals: shift(&mut self.totals),
                     ops: (0..self.ops).map(|_| op()).collect(),
                     took_ms: 1,
+                    answers: None,
                 })
             }
             Effect::Check { heavy, .. } => {
@@ -345,7 +347,7 @@ fn plans_that_are_none() {
             decide(&mut state, event);
         }
         let failed = failed.map(Into::into);
-        let decision = decide(&mut state, Event::Planned(Plan { steps, in_time, failed, took_ms: 1 }));
+        let decision = decide(&mut state, Event::Planned(Plan { steps, in_time, failed, took_ms: 1, answers: None }));
         match decision.effects.into_iter().next() {
             Some(Effect::Finish(verdict)) => (verdict.status, verdict.code.unwrap()),
             other => panic!("{other:?}"),

@@ -170,6 +170,14 @@ impl Http {
         (decision, found.map_err(|failed| failed.problem))
     }
 
+    /// As `client`, for whoever waits for it on a thread of his own.
+    pub fn client_for(&self, network: &Network, url: &str) -> Result<Client, Problem> {
+        let url = Url::parse(url).map_err(|e| Problem::new(Stage::Call, format!("{url} is no address: {e}")))?;
+        let found = wait_for(async { self.client(network, &url).await.1 }, &|| false);
+        let unable = |e: &dyn fmt::Display| Problem::new(Stage::Call, format!("no connection can be made here: {e}"));
+        found.map_err(|e| unable(&e))?.unwrap_or_else(|| Err(unable(&"nobody waits")))
+    }
+
     async fn reach(&self, network: &Network, url: &Url) -> (Decision, Result<Client, Failed>) {
         let Some(place) = Place::of(url) else {
             let why = "no address of http or https without a user in it".to_owned();

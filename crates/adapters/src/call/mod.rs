@@ -254,6 +254,7 @@ fn kept(attempt: &Attempt) -> Attempt {
         retry_after_ms: attempt.retry_after_ms,
         problem: attempt.problem.clone(),
         evidence: short(&attempt.evidence),
+        end: attempt.end,
     }
 }
 

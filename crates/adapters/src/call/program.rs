@@ -153,6 +153,7 @@ fn told(id: &str, cli: &Cli, ran: Ran) -> Attempt {
         code,
         duration_ms: ran.duration_ms,
         problem,
+        end: ran.end,
         ..Attempt::new(id, went)
     }
 }

@@ -38,6 +38,7 @@ impl Hands for Idle {
                 in_time: true,
                 failed: None,
                 took_ms: 0,
+                answers: None,
             }),
             Effect::Act { act, .. } => Event::Acted(Acted {
                 act: act.clone(),
@@ -47,6 +48,7 @@ impl Hands for Idle {
                 totals: Totals { changed: 1, diff_bytes: 10, files: 1, deltas: 1, ..Totals::default() },
                 ops: Vec::new(),
                 took_ms: 1,
+                answers: None,
             }),
             Effect::Weigh => Event::Weighed { capsule: "22".repeat(32), duplicate_of: None, missing: Vec::new() },
             Effect::Publish => Event::Published { publication: "publication".into(), drift: Vec::new(), after: None },

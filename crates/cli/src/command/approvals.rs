@@ -34,7 +34,7 @@ pub(crate) struct Deny {
 impl Verb {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let Self::List = self;
-        let found = approval::list(&Project::find(global)?)?;
+        let found = approval::list(&Project::find(global)?.folder()?)?;
         out.result(&json!({"approvals": found}), || {
             let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
             let wants = |value: &Value| {
@@ -62,7 +62,7 @@ impl Deny {
 }
 
 fn decide(global: &Global, out: &mut Out, id: &str, agreed: bool, minutes: Option<i64>) -> Ended {
-    let value = approval::decide(&Project::find(global)?, id, agreed, minutes)?;
+    let value = approval::decide(&Project::find(global)?.folder()?, id, agreed, minutes)?;
     out.result(&value, || {
         format!("{} {}", value["state"].as_str().unwrap_or_default(), value["id"].as_str().unwrap_or_default())
     });

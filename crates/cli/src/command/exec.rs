@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::canon;
@@ -11,6 +12,7 @@ use actum_contract::execution::{
     ARTIFACTS_BYTES_MAX, CheckedInputs, End, Execution, Facts, FilesystemLevel, GRACE_MS, Interpretation,
     OUTPUT_FILES_BYTES_MAX, Redactor, State, Tool, Violation, check, read,
 };
+use actum_contract::tool::Checksum;
 use actum_sandbox::{
     Captured, Cell, Grant, Identity, Log, Report, Signals, Spawner, Watched, find_program, open_beneath, path_of,
     read_beneath,
@@ -19,6 +21,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Ended;
+use super::tool::Given;
 use crate::approval::{self, Request};
 use crate::args::Global;
 use crate::capture::{Caught, Evidence, catch, hash, is_secret, lost, shown, tell_cell, tell_end};
@@ -29,6 +32,10 @@ use crate::execution::{self, Claim};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::Taken;
+use crate::run::shop::Open;
+use crate::tool::call::{Ask, Setting};
+use crate::tool::cells::{Ground, Stops};
+use crate::tool::shelf::Shelf;
 use crate::ui::Out;
 use crate::workspace::{self, LOCAL_TENANT, new_id};
 
@@ -38,7 +45,27 @@ use crate::workspace::{self, LOCAL_TENANT, new_id};
 )]
 pub(crate) struct Exec {
     /// The contract: YAML or JSON; `-` reads JSON from stdin
-    file: PathBuf,
+    #[arg(required_unless_present = "tool", conflicts_with = "tool")]
+    file: Option<PathBuf>,
+
+    /// Call a registered tool instead: its id, or id@version
+    #[arg(long, value_name = "ID")]
+    tool: Option<String>,
+
+    /// The operation of the tool
+    #[arg(long, value_name = "NAME", requires = "tool")]
+    op: Option<String>,
+
+    #[command(flatten)]
+    given: Given,
+
+    /// A file that becomes the tool's input, by the parameter its adapter names for it
+    #[arg(long, value_name = "FILE", requires = "tool")]
+    stdin: Option<PathBuf>,
+
+    /// Remember results under this name, and answer from them as long as nothing they were made of has changed
+    #[arg(long, value_name = "NAME", requires = "tool")]
+    session: Option<String>,
 }
 
 /// Paths of a contract as they are on the machine.
@@ -55,8 +82,9 @@ struct Paths {
 
 impl Exec {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let Some(file) = &self.file else { return self.call(global, out) };
         let project = Project::find(global)?;
-        let document = Document::read(&self.file)?;
+        let document = Document::read(file)?;
         let value = document.value()?;
         let contract = read(&value).map_err(|bad| flawed(&bad, &document))?;
         let config = Config::read(project.root())?;
@@ -75,7 +103,8 @@ impl Exec {
         evidence.passed("Evidence capture initialized", claim.folder.display().to_string());
         let folder = claim.folder.clone();
         let agreed = agreed_on(&value);
-        let run = Run { id, folder, project: &project, execution: contract, config, evidence, agreed };
+        let registered = registered(&project, &config, &contract.tool_id, out)?;
+        let run = Run { id, folder, project: &project, execution: contract, config, evidence, registered, agreed };
         let (result, code) = match run.go(signals, out) {
             Ok(done) => done,
             Err(failure) => {
@@ -89,6 +118,82 @@ impl Exec {
     }
 }
 
+impl Exec {
+    /// One call of a registered tool.
+    fn call(self, global: &Global, out: &mut Out) -> Ended {
+        // Before there are threads, which would get them instead.
+        let signals = Signals::catch().map_err(|e| cell::not_built(&e.to_string()))?;
+        let open = Open::new(Project::find(global)?, out)?;
+        let mut params = self.given.read()?;
+        if let Some(file) = &self.stdin {
+            let text = fs::read(file)
+                .map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", file.display())))?;
+            params.insert(STDIN.into(), String::from_utf8_lossy(&text).into_owned().into());
+        }
+        let tool = self.tool.unwrap_or_default();
+        let ask = Ask { tool, adapter: self.given.adapter, operation: self.op, params };
+        call_tool(open, &ask, self.session, Some(signals), out)
+    }
+}
+
+/// The parameter that a file given as input becomes, if the adapter calls it so.
+const STDIN: &str = "stdin";
+
+/// Everything calls need that are made from the command line, on the project as it is.
+pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, Failure> {
+    let project = &open.project;
+    let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
+    let config = Config::read(project.root())?;
+    let spawner = Spawner::start(0).map_err(|e| cell::not_built(&e.to_string()))?;
+    let stops = Arc::new(Stops::default());
+    if let Some(signals) = signals {
+        let stops = Arc::clone(&stops);
+        let hear = move || {
+            while signals.next() {
+                stops.stop();
+            }
+        };
+        // It waits for as long as the process lives, and dies with it.
+        let heard = std::thread::Builder::new().name("signals".into()).spawn(hear);
+        heard.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start: {e}")))?;
+    }
+    let shelf = Shelf::new(&open.waiter, &open.registry, &open.tenant);
+    Setting::new(shelf, project.folder()?, config.sandbox, Arc::new(spawner), Ground::Folder(root), stops)
+}
+
+/// Calls a tool, keeps what came of it, and tells it.
+pub(crate) fn call_tool(
+    open: Open,
+    ask: &Ask,
+    session: Option<String>,
+    signals: Option<Signals>,
+    out: &mut Out,
+) -> Ended {
+    let mut setting = setting(&open, signals)?;
+    setting.session = session;
+    let ledger = workspace::Ledger::open(&open.project, out)?;
+    execution::settle(&open.project, &ledger)?;
+    let id = new_id();
+    let asked = json!({"tool": ask.tool, "adapter": ask.adapter, "operation": ask.operation, "params": ask.params});
+    let text = canon::canonical(&asked).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
+    let digest = Digest::sha256(&text).to_hex();
+    let claim = Claim::take(&open.project, &id, &json!({"tool_id": ask.tool, "contract_sha256": digest}))?;
+    let folder = claim.folder.clone();
+    match setting.call(&id, ask, Some(&folder), &|| false) {
+        Ok(mut called) => {
+            called.result["evidence"]["contract_sha256"] = json!(digest);
+            claim.finish(&called.result, &ledger)?;
+            out.detail(&format!("evidence: {}", folder.join("result.json").display()));
+            out.result(&called.result, || super::tool::shown_output(&called.result));
+            Ok(called.code)
+        }
+        Err(failure) => {
+            claim.give_back();
+            Err(failure)
+        }
+    }
+}
+
 struct Run<'a> {
     id: String,
     folder: PathBuf,
@@ -96,6 +201,8 @@ struct Run<'a> {
     execution: Execution,
     config: Config,
     evidence: Evidence,
+    /// The tool as it is registered, if it is approved and in use.
+    registered: Option<Tool>,
     /// The contract without what only names it: what an approval is for.
     agreed: Value,
 }
@@ -104,7 +211,7 @@ impl Run<'_> {
     /// The result, and the exit code that says so.
     fn go(mut self, signals: Signals, out: &mut Out) -> Result<(Value, u8), Failure> {
         let root = self.project.root().canonicalize().unwrap_or_else(|_| self.project.root().to_owned());
-        let tool = self.config.tools.get(&self.execution.tool_id).cloned();
+        let tool = self.config.tools.get(&self.execution.tool_id).cloned().or_else(|| self.registered.take());
         let (paths, facts) = resolve(&self.execution, &root);
         let (inputs, violations) = check(&self.execution, tool.as_ref(), &facts);
         self.note_checks(tool.as_ref(), &inputs, &violations);
@@ -182,7 +289,7 @@ impl Run<'_> {
         });
         let request =
             Request { tool: self.execution.tool_id.clone(), tenant: LOCAL_TENANT, wants, agreed: &self.agreed, shown };
-        let id = approval::take(self.project, &request)?;
+        let id = approval::take(&self.project.folder()?, &request)?;
         self.evidence.details.insert("approval_id".into(), id.into());
         Ok(())
     }
@@ -203,6 +310,8 @@ impl Run<'_> {
             stage: Vec::new(),
             config: &self.config.sandbox,
             grace_ms: GRACE_MS,
+            programs: None,
+            bridge: None,
         };
         wanted.cell()
     }
@@ -404,6 +513,32 @@ fn agreed_on(contract: &Value) -> Value {
     agreed
 }
 
+/// The allowlist's entry for a tool that is registered and not in actum.toml, if it may be called.
+fn registered(project: &Project, config: &Config, id: &str, out: &Out) -> Result<Option<Tool>, Failure> {
+    if config.tools.contains_key(id) {
+        return Ok(None);
+    }
+    let open = Open::new(Project::at(project), out)?;
+    let Ok(found) = Shelf::new(&open.waiter, &open.registry, &open.tenant).tool(id) else { return Ok(None) };
+    if !found.item.approved {
+        return Ok(None);
+    }
+    let scope = found.is.scope;
+    Ok(Some(Tool {
+        id: found.is.tool_id,
+        commands: scope.commands,
+        environment: scope.environment,
+        scoped: scope.scoped,
+        any_arguments: scope.any_arguments,
+        cuts_input: scope.cuts_input,
+        pinned: match found.is.provenance.checksum {
+            Some(Checksum::Blake3(digest)) => Some(digest),
+            _ => None,
+        },
+        blocked: found.item.status == actum_ledger::registry::Status::Blocked,
+    }))
+}
+
 /// What the program was given and nobody else is to see.
 fn redactor_of(inputs: &CheckedInputs) -> Redactor {
     let secret = inputs.environment.iter().filter(|(name, _)| is_secret(name));
@@ -528,7 +663,7 @@ fn leads_out(e: &std::io::Error) -> bool {
     e.kind() == std::io::ErrorKind::CrossesDevices
 }
 
-fn summary(result: &Value) -> String {
+pub(crate) fn summary(result: &Value) -> String {
     let text = |key: &str| result[key].as_str().unwrap_or_default().to_owned();
     let mut lines = vec![format!("{} {} ({} ms)", text("execution_id"), text("status"), result["duration_ms"])];
     if let Some(code) = result["exit_code"].as_u64() {
@@ -542,6 +677,10 @@ fn summary(result: &Value) -> String {
     }
     if result["status"] == "refused" {
         lines.push(format!("nothing was run. {}.", result["interpretation"]["action"].as_str().unwrap_or_default()));
+    }
+    if let Some(message) = result["error"]["message"].as_str() {
+        let at = result["error"]["path"].as_str().map(|path| format!(" at {path}")).unwrap_or_default();
+        lines.push(format!("{}{at}", message.trim_end()));
     }
     for problem in result["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         lines.push(format!("problem: {problem}"));

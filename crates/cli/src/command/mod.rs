@@ -13,6 +13,7 @@ pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod logs;
+pub(crate) mod mcp;
 pub(crate) mod prove;
 pub(crate) mod resume;
 pub(crate) mod run;
@@ -22,11 +23,13 @@ pub(crate) mod snapshot;
 pub(crate) mod stage;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod tool;
 pub(crate) mod undo;
 pub(crate) mod verify;
 pub(crate) mod worker;
 
 use actum_api::error;
+use actum_ledger::registry::Kind;
 use actum_sandbox::Ahead;
 use clap::CommandFactory as _;
 
@@ -60,6 +63,9 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Stage(verb) => verb.run(&global, out),
         Command::Snapshot(verb) => verb.run(&global, out),
         Command::Exec(exec) => exec.run(&global, out),
+        Command::Tool(verb) => verb.run(Kind::Tool, &global, out),
+        Command::Adapter(verb) => verb.run(Kind::Adapter, &global, out),
+        Command::Mcp(mcp) => mcp.run(&global, out),
         Command::Logs(logs) => logs.run(&global, out),
         Command::Approvals(verb) => verb.run(&global, out),
         Command::Approve(approve) => approve.run(&global, out),

@@ -194,7 +194,7 @@ fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
     let agreed = serde_json::to_value(agent).unwrap_or(Value::Null);
     let shown = json!({"agent": id, "definition": agreed});
     let request = Request { tool: format!("agent:{id}"), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
-    approval::take(project, &request).map(drop)
+    approval::take(&project.folder()?, &request).map(drop)
 }
 
 fn read(document: &Document) -> Result<Work, Failure> {

@@ -174,6 +174,8 @@ impl Sandbox {
             stage: Vec::new(),
             config: &config,
             grace_ms: GRACE_MS,
+            programs: None,
+            bridge: None,
         };
         let Planned { cell, rules, writable, seen } = wanted.cell()?;
         let name = cell.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

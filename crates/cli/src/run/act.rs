@@ -12,6 +12,7 @@ use actum_workspace::{Change, Kind, TreePath, deltas, diff, lookup, patch};
 use serde_json::{Value, json};
 
 use super::hands::{Done, RunHands};
+use super::offer::Asked;
 use super::program::{EXCHANGE, Program, Ran};
 use crate::failure::Failure;
 use crate::protect;
@@ -34,11 +35,13 @@ impl RunHands {
                 Step { id, description }
             };
             let steps = script.plan.iter().enumerate().map(step).collect();
-            return Ok(Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0 }));
+            return Ok(Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0, answers: None }));
         }
-        let (ran, response) = self.ask("plan", state, None, None, timeout_ms, desk)?;
+        let ops_left = self.ops_left(state);
+        let (ran, response, heard) = self.ask("plan", state, None, None, timeout_ms, ops_left, desk)?;
         let in_time = ran.report.ended != Ended::TimedOut;
-        let plan = |steps, failed| Plan { steps, in_time, failed, took_ms: ran.took_ms };
+        let answers = heard.answers.clone();
+        let plan = |steps, failed| Plan { steps, in_time, failed, took_ms: ran.took_ms, answers: answers.clone() };
         // Planning is looking: whatever was changed meanwhile is taken back.
         self.restore(state)?;
         let planned = match (failure_of(&ran), response) {
@@ -70,19 +73,31 @@ impl RunHands {
             AgentKind::Script { script } => Some(script.clone()),
             AgentKind::Command { .. } => None,
         };
-        let (end, ops, took_ms) = match script {
-            Some(script) => self.play(&script, state, act, left_ms, ops_left, desk)?,
+        let (end, ops, took_ms, answers) = match script {
+            Some(script) => {
+                let (end, ops, took_ms) = self.play(&script, state, act, left_ms, ops_left, desk)?;
+                (end, ops, took_ms, None)
+            }
             None => {
                 let phase = if act.correction.is_some() { "correct" } else { "step" };
-                let (ran, _) = self.ask(phase, state, Some(act), feedback, left_ms, desk)?;
-                (end_of(&ran), Vec::new(), ran.took_ms)
+                let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, left_ms, ops_left, desk)?;
+                let end = if heard.is_exhausted { End::OutOfOps } else { end_of(&ran) };
+                (end, heard.ops, ran.took_ms, heard.answers)
             }
         };
-        self.acted(state, act, end, ops, took_ms)
+        self.acted(state, act, end, ops, took_ms, answers)
     }
 
     /// Finds out what an act has come to.
-    fn acted(&mut self, state: &State, act: &Act, end: End, ops: Vec<ToolOp>, took_ms: u64) -> Done<Event> {
+    fn acted(
+        &mut self,
+        state: &State,
+        act: &Act,
+        end: End,
+        ops: Vec<ToolOp>,
+        took_ms: u64,
+        answers: Option<String>,
+    ) -> Done<Event> {
         let before = Self::digest(state.before.as_ref())?;
         let last = Self::digest(state.current.as_ref())?;
         self.stage(state)?;
@@ -132,7 +147,8 @@ impl RunHands {
         let touched = deltas(&changes).map(|change| change.path.to_string());
         let left_out = sealed.left_out.iter().map(ToString::to_string);
         totals.env_files = touched.chain(left_out).filter(|path| is_env_file(path)).take(CHANGED_SHOWN).collect();
-        let acted = Acted { act: act.clone(), end, state: sealed.after.to_hex(), changed, totals, ops, took_ms };
+        let acted =
+            Acted { act: act.clone(), end, state: sealed.after.to_hex(), changed, totals, ops, took_ms, answers };
         Ok(Event::Acted(acted))
     }
 
@@ -162,8 +178,10 @@ impl RunHands {
         act: Option<&Act>,
         feedback: Option<&Value>,
         left_ms: u64,
+        ops_left: u64,
         desk: &dyn Desk,
-    ) -> Done<(Ran, Option<Result<Value, String>>)> {
+    ) -> Done<Asked> {
+        let offer = self.offer(state, left_ms, ops_left)?;
         let agreement = &self.facts.agreement;
         let AgentKind::Command { command } = &agreement.agent.kind else {
             return Err(Failure::new(actum_api::error::INTERNAL, "a script is not asked"));
@@ -208,13 +226,15 @@ impl RunHands {
             agent: &agent,
             environment,
             exchange: Some(exchange.clone()),
+            tools: offer.as_ref(),
             left_ms,
             is_agents: self.repeats.is_none(),
         };
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
         self.remember(&ran);
-        Ok((ran, response(&exchange)))
+        let taken = self.taken(offer.as_ref())?;
+        Ok((ran, response(&exchange), taken))
     }
 }
 

@@ -62,8 +62,15 @@ impl RunHands {
 
     fn run_check(&mut self, command: &[String], state: &State, left_ms: u64, desk: &dyn Desk) -> Done<Ran> {
         let agent = self.facts.agreement.agent.clone();
-        let program =
-            Program { command, agent: &agent, environment: BTreeMap::new(), exchange: None, left_ms, is_agents: false };
+        let program = Program {
+            command,
+            agent: &agent,
+            environment: BTreeMap::new(),
+            exchange: None,
+            tools: None,
+            left_ms,
+            is_agents: false,
+        };
         let grant = self.grant(state)?;
         self.folder.note(&format!("── {}", command.join(" ")));
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;

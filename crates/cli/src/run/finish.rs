@@ -64,6 +64,15 @@ impl RunFolder {
         written.and_then(|()| fs::rename(&aside, &path)).map_err(|e| unwritable(&path, &e))
     }
 
+    /// Keeps what an agent heard of its tools in one act, by its digest.
+    pub(super) fn keep_answers(&self, digest: &str, bytes: &[u8]) -> Done<()> {
+        self.write(&format!("answers-{digest}.json"), bytes)
+    }
+
+    pub(super) fn answers(&self, digest: &str) -> Option<Vec<u8>> {
+        fs::read(self.path(&format!("answers-{digest}.json"))).ok()
+    }
+
     /// Where an end is put together by whoever believes to have the run. Only once it is on record is it moved in: who
     /// had lost the run meanwhile has then touched nothing.
     fn aside(&self, epoch: u64) -> Self {
@@ -165,7 +174,8 @@ impl RunHands {
         let result = self.result(verdict, state, &changes, &receipt_id, &output);
         let blobs = self.workspace.blobs();
         let diff_text = patch(blobs, &changes)?;
-        let recording = Recording::of(&self.facts, state, verdict, &capsule, &self.programs);
+        let heard = self.all_heard(state)?;
+        let recording = Recording::of(&self.facts, state, verdict, &capsule, &self.programs, heard);
         let recording = serde_json::to_vec_pretty(&recording).unwrap_or_default();
 
         let mut subjects = Vec::new();

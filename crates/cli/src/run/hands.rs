@@ -17,6 +17,8 @@ use super::finish::RunFolder;
 use super::program::{Ran, shown};
 use super::shop::Shop;
 use crate::failure::Failure;
+use crate::tool::bridge::Answers;
+use crate::tool::cache::Results;
 use crate::workspace::{deltas_json, new_id, now_ms, rules};
 
 /// What is known of the run at hand.
@@ -43,6 +45,10 @@ pub(crate) struct RunHands {
     pub(super) still: Option<File>,
     /// The state that is repeated, if this is a repetition.
     pub(super) repeats: Option<Digest>,
+    /// What the run that is repeated heard of its tools, if it was given some.
+    pub(super) heard: Option<Answers>,
+    /// Results of tools, for as long as the run is in these hands.
+    pub(super) results: Arc<Results>,
     /// Programs that the run started, by their content.
     pub(super) programs: Vec<Value>,
     pub(super) started: Timestamp,
@@ -82,6 +88,8 @@ impl RunHands {
             stage: None,
             still: None,
             repeats,
+            heard: None,
+            results: Arc::default(),
             programs: Vec::new(),
             started: Timestamp::now(),
             turn: None,
@@ -145,7 +153,11 @@ impl RunHands {
             let strict = self.facts.agreement.work_item.strict;
             let mode = match self.repeats {
                 Some(_) => Mode::Copy,
-                None => self.shop.mode_for(&self.facts.agreement.workspace),
+                None => match self.shop.mode_for(&self.facts.agreement.workspace) {
+                    // Two cells cannot both change one overlay.
+                    Mode::Overlay if self.tools()? == (true, true) => Mode::Copy,
+                    mode => mode,
+                },
             };
             let id = match self.repeats {
                 Some(_) => format!("replay-{}", new_id()),

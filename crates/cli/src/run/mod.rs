@@ -4,12 +4,13 @@ mod act;
 mod check;
 mod finish;
 mod hands;
+mod offer;
 mod program;
 mod rebase;
 mod recording;
 mod replay;
 mod script;
-mod shop;
+pub(crate) mod shop;
 
 pub(crate) use finish::{RunFolder, receipt_before};
 pub(crate) use recording::Recording;

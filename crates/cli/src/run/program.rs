@@ -15,11 +15,14 @@ use actum_kernel::Desk;
 use actum_sandbox::{
     Access, Captured, Cell, Egress, Grant, Pipes, Report, Room, Signals, Source, Stream, find_program, watch,
 };
+use actum_server::Bridge;
 use actum_workspace::{Stage, View, Workspace};
 
 use super::shop::Shop;
 use crate::cell::Wanted;
+use crate::command::tool::TOOLS_URL;
 use crate::failure::Failure;
+use crate::tool::bridge;
 
 /// What is kept of each stream for whoever asks what happened.
 const STREAM_BYTES: usize = 256 << 10;
@@ -27,6 +30,36 @@ const STREAM_BYTES: usize = 256 << 10;
 const GRACE_MS: u64 = 2_000;
 /// Where the agent finds its request and leaves its response.
 pub(super) const EXCHANGE: &str = "/run/actum";
+
+/// Where a cell finds us, and our own program.
+const BRIDGE_PORT: u16 = 47_800;
+const PROGRAMS: &str = "/run/actum-bin";
+
+/// Tools that are offered to a program in its cell.
+pub(super) struct Offer {
+    pub desk: Arc<bridge::Desk>,
+    /// Part of every address: on the machine's own network others might ask too.
+    pub token: String,
+}
+
+impl Offer {
+    fn serve(&self, listener: std::net::TcpListener) -> std::io::Result<Bridge> {
+        let tools: Arc<dyn actum_server::Tools> = self.desk.clone();
+        Bridge::serve(listener, &self.token, tools)
+    }
+
+    fn environment(&self, port: u16) -> [(String, String); 4] {
+        let url = format!("http://127.0.0.1:{port}/t/{}", self.token);
+        let here = "127.0.0.1,localhost";
+        [
+            ("ACTUM_MCP_URL", format!("{url}/mcp")),
+            (TOOLS_URL, url),
+            ("NO_PROXY", here.into()),
+            ("no_proxy", here.into()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+    }
+}
 
 /// A program that is to be run.
 pub(super) struct Program<'a> {
@@ -36,6 +69,8 @@ pub(super) struct Program<'a> {
     pub environment: BTreeMap<String, String>,
     /// A folder of ours that the program may write to, shown as `EXCHANGE`.
     pub exchange: Option<PathBuf>,
+    /// Tools it may ask for.
+    pub tools: Option<&'a Offer>,
     pub left_ms: u64,
     /// Whether it is the agent's, at work: validations, tests and repetitions reach nobody, know no secrets and see nothing
     /// that somebody had to agree to. A recording may come from anybody.
@@ -87,6 +122,22 @@ impl Program<'_> {
             grants.push(Grant { path: PathBuf::from(EXCHANGE), access: Access::Write, from });
         }
         let mut environment = self.environment;
+        // An agent on the machine's own network finds us there.
+        let is_open = self.is_agents && self.agent.network == "open";
+        let mut served: Option<Bridge> = None;
+        if let Some(offer) = self.tools {
+            let place = PathBuf::from(PROGRAMS).join("actum");
+            grants.push(Grant { path: place, access: Access::Read, from: Source::Folder(shop.program.clone()) });
+            let port = if is_open {
+                let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+                let port = listener.local_addr().map_err(failed)?.port();
+                served = Some(offer.serve(listener).map_err(failed)?);
+                port
+            } else {
+                BRIDGE_PORT
+            };
+            environment.extend(offer.environment(port));
+        }
         for (name, value) in &self.agent.environment {
             let is_secret = value.starts_with("env:") || value.starts_with("file:");
             match (is_secret, secrets.get(name)) {
@@ -109,6 +160,8 @@ impl Program<'_> {
             stage: grants,
             config: &shop.sandbox,
             grace_ms: GRACE_MS,
+            programs: self.tools.map(|_| PathBuf::from(PROGRAMS)),
+            bridge: self.tools.filter(|_| !is_open).map(|_| BRIDGE_PORT),
         };
         let planned = wanted.cell()?;
         let pinned = pin(shop, &planned.cell, self.command);
@@ -118,7 +171,17 @@ impl Program<'_> {
         let started = Instant::now();
         let running = shop.spawner.run(planned.cell, files).map_err(failed)?.ended_by(signals);
         let asked = Arc::clone(&stopper);
-        desk.on_stop(Box::new(move || asked.stop()));
+        let offered = self.tools.map(|offer| Arc::clone(&offer.desk));
+        desk.on_stop(Box::new(move || {
+            asked.stop();
+            if let Some(desk) = offered {
+                desk.stop();
+            }
+        }));
+        if let Some(offer) = self.tools {
+            let asked = Arc::clone(&stopper);
+            offer.desk.on_exhausted(Box::new(move || asked.stop()));
+        }
         let mut log = Log::open(log, &redactor)?;
         let mut egress = None;
         let rules = planned.rules;
@@ -129,8 +192,20 @@ impl Program<'_> {
             Room { output_bytes: STREAM_BYTES, errors_bytes: STREAM_BYTES },
             Some(Duration::from_millis(self.left_ms + GRACE_MS)),
             &mut |stream, piece| log.add(stream, piece),
-            &mut |listeners| egress = Egress::serve(listeners.way_out, rules.clone()).ok(),
+            &mut |listeners| {
+                if !listeners.way_out.is_empty() {
+                    egress = Egress::serve(listeners.way_out, rules.clone()).ok();
+                }
+                if let Some((offer, listener)) = self.tools.zip(listeners.bridge) {
+                    served = offer.serve(listener).ok();
+                }
+            },
         );
+        // Whoever asked is gone: so is what he asked for.
+        if let Some(offer) = self.tools {
+            offer.desk.stop();
+        }
+        drop(served.map(Bridge::end));
         let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         drop(egress.map(Egress::end));
         log.finish();
@@ -176,17 +251,13 @@ fn pin(shop: &Shop, cell: &Cell, command: &[String]) -> Option<(PathBuf, Digest)
 fn secrets(agent: &Agent) -> Result<BTreeMap<String, String>, Failure> {
     let mut found = BTreeMap::new();
     for (name, value) in &agent.environment {
-        let missing = |what: &str| {
-            let message = format!("the secret {value} of the agent's environment.{name} {what}");
-            Failure::new(actum_api::error::INPUT, message).hint("set it where the worker runs")
-        };
-        if let Some(variable) = value.strip_prefix("env:") {
-            let value = std::env::var(variable).map_err(|_| missing("is not set"))?;
-            found.insert(name.clone(), value);
-        } else if let Some(path) = value.strip_prefix("file:") {
-            let text = std::fs::read_to_string(crate::config::expand(path.to_owned()));
-            let text = text.map_err(|_| missing("cannot be read"))?;
-            found.insert(name.clone(), text.trim_end_matches('\n').to_owned());
+        match crate::tool::secret::look_up(value) {
+            None => {}
+            Some(Ok(secret)) => drop(found.insert(name.clone(), secret)),
+            Some(Err(what)) => {
+                let message = format!("the secret {value} of the agent's environment.{name} {what}");
+                return Err(Failure::new(actum_api::error::INPUT, message).hint("set it where the worker runs"));
+            }
         }
     }
     Ok(found)

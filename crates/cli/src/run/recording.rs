@@ -31,6 +31,9 @@ pub(crate) struct Recording {
     /// Answers from outside that the run saw.
     #[serde(default)]
     pub answers: Vec<Value>,
+    /// Whether the agent was given tools, also if it asked for none.
+    #[serde(default)]
+    pub tools: bool,
 }
 
 impl Recording {
@@ -40,6 +43,7 @@ impl Recording {
         verdict: &actum_kernel::Verdict,
         capsule: &Capsule,
         programs: &[Value],
+        answers: Vec<Value>,
     ) -> Self {
         Self {
             version: VERSION,
@@ -53,7 +57,8 @@ impl Recording {
             code: verdict.code.clone(),
             capsule: capsule.to_json(),
             programs: programs.to_vec(),
-            answers: Vec::new(),
+            answers,
+            tools: !state.answers.is_empty(),
         }
     }
 

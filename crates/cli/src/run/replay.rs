@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::finish::RunFolder;
 use super::hands::{Facts, RunHands};
+use super::offer::recorded;
 use super::recording::Recording;
 use super::shop::Shop;
 use crate::failure::Failure;
@@ -87,6 +88,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
     };
     let scratch = RunFolder::make(&shop.home, &format!(".replay-{}", new_id()))?;
     let mut hands = RunHands::repeating(Arc::clone(shop), facts, before, scratch.clone())?;
+    hands.heard = recording.tools.then(|| recorded(recording.answers.clone()));
     let (state, _) = rehearse(State::new(agreed), &mut hands);
     let replayed = compare(recording, &state, &hands, expected, shop);
     hands.leave(&Verdict::success(false));

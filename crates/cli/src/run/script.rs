@@ -85,8 +85,15 @@ impl RunHands {
     ) -> Done<(ToolOp, Option<End>, u64)> {
         let agent = self.facts.agreement.agent.clone();
         let environment = BTreeMap::from([("ACTUM_RUN_ID".to_owned(), self.facts.run.clone())]);
-        let program =
-            Program { command, agent: &agent, environment, exchange: None, left_ms, is_agents: self.repeats.is_none() };
+        let program = Program {
+            command,
+            agent: &agent,
+            environment,
+            exchange: None,
+            tools: None,
+            left_ms,
+            is_agents: self.repeats.is_none(),
+        };
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
         self.remember(&ran);

@@ -11,6 +11,7 @@ use actum_contract::digest::{Blake3, Digest};
 use actum_contract::id::Tenant;
 use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
+use actum_ledger::registry::Registry;
 use actum_ledger::run::{Run, RunState, Runs};
 use actum_sandbox::{Identity, Spawner};
 use actum_store::blob::Folder as Blobs;
@@ -24,6 +25,8 @@ use crate::config::{Config, SandboxConfig};
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
+use crate::tool::cells::Programs;
+use crate::tool::shelf::Shelf;
 use crate::ui::Out;
 use crate::workspace::{LOCAL_TENANT, new_id};
 
@@ -31,6 +34,7 @@ use crate::workspace::{LOCAL_TENANT, new_id};
 pub(crate) struct Open {
     pub project: Project,
     pub waiter: Waiter,
+    pub registry: Arc<dyn Registry>,
     pub tenant: Tenant,
     pub place: String,
 }
@@ -40,11 +44,12 @@ impl Open {
         let internal = |e: &dyn std::fmt::Display| Failure::new(error::INTERNAL, format!("cannot start: {e}"));
         let runtime = Waiter::runtime().map_err(|e| internal(&e))?;
         let store = runtime.block_on(project.open(out, false))?;
+        let registry: Arc<dyn Registry> = store.clone();
         let (runs, journal): (Arc<dyn Runs>, Arc<dyn actum_ledger::Journal>) = (store.clone(), store);
         let waiter = Waiter::new(runtime, runs, journal);
         let tenant = Tenant::new(LOCAL_TENANT).map_err(|e| internal(&e))?;
         let place = place_of(&project)?;
-        Ok(Self { project, waiter, tenant, place })
+        Ok(Self { project, waiter, registry, tenant, place })
     }
 
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
@@ -110,12 +115,15 @@ pub(crate) struct Shop {
     pub waiter: Waiter,
     pub tenant: Tenant,
     pub place: String,
-    pub spawner: Spawner,
+    pub spawner: Arc<Spawner>,
+    pub shelf: Shelf,
     mode: Mode,
     /// Workspaces that were looked through for files of other owners, and what that means for them.
     modes: Mutex<BTreeMap<PathBuf, Mode>>,
     /// Programs whose content was read.
     programs: Mutex<Vec<(Identity, Digest)>>,
+    /// What is known of programs of tools.
+    pub tool_programs: Programs,
     pub sandbox: SandboxConfig,
     pub key: Key,
     pub program: PathBuf,
@@ -143,10 +151,12 @@ impl Shop {
             waiter: open.waiter.clone(),
             tenant: open.tenant.clone(),
             place: open.place.clone(),
-            spawner,
+            spawner: Arc::new(spawner),
+            shelf: Shelf::new(&open.waiter, &open.registry, &open.tenant),
             mode,
             modes: Mutex::default(),
             programs: Mutex::default(),
+            tool_programs: Programs::default(),
             sandbox: Config::read(project.root())?.sandbox,
             key: Key::find_or_make(project)?,
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),

@@ -1,0 +1,138 @@
+//! Tools for an agent at work: offered to its cell, and what it heard of them kept, so that the run can be repeated without
+//! them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use actum_contract::digest::Digest;
+use actum_kernel::{State, ToolOp};
+use actum_ledger::registry::Kind;
+use serde_json::Value;
+
+use super::hands::{Done, RunHands};
+use super::program::{Offer, Ran};
+use crate::failure::Failure;
+use crate::tool::bridge::{Answers, Book, Desk};
+use crate::tool::call::Setting;
+use crate::tool::cells::{Ground, Stops};
+use crate::workspace::new_id;
+
+/// What came of an offer.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub ops: Vec<ToolOp>,
+    pub is_exhausted: bool,
+    /// The digest of what was heard, if anything was offered.
+    pub answers: Option<String>,
+}
+
+impl RunHands {
+    /// How many tool operations the work item has left.
+    pub(super) fn ops_left(&self, state: &State) -> u64 {
+        state.agreed.item.constraints.max_tool_ops.saturating_sub(state.ops.len() as u64)
+    }
+
+    /// Whether the agent is given tools, and whether one of them may change the workspace.
+    pub(super) fn tools(&self) -> Done<(bool, bool)> {
+        let given = &self.facts.agreement.agent.tools;
+        if self.repeats.is_some() || given.as_ref().is_some_and(Vec::is_empty) {
+            return Ok((self.heard.is_some(), true));
+        }
+        let may = |id: &str| given.as_ref().is_none_or(|given| given.iter().any(|one| one == id || one == "*"));
+        let items = self.shop.shelf.items(Kind::Tool)?;
+        let mut offered = items.iter().filter(|item| item.approved && may(&item.id)).peekable();
+        let is_offered = offered.peek().is_some();
+        let writes = offered.any(|item| item.summary.contains("\"data_access\":\"write\""));
+        Ok((is_offered, writes))
+    }
+
+    /// The tools the agent may ask for in an act, if it was given any.
+    pub(super) fn offer(&mut self, state: &State, left_ms: u64, ops_left: u64) -> Done<Option<Offer>> {
+        if !self.tools()?.0 {
+            return Ok(None);
+        }
+        let at = self.at();
+        self.stage(state)?;
+        let Some(stage) = &self.stage else { return Ok(None) };
+        let ground = match stage.view(&self.workspace) {
+            actum_workspace::View::Folder(copy) => Ground::Copy { at, copy },
+            actum_workspace::View::Overlay { lower, upper, .. } => Ground::Layers { at, upper, lower },
+        };
+        let copy = match &ground {
+            Ground::Copy { copy, .. } => Some(copy.clone()),
+            _ => None,
+        };
+        let book = Book::new(ops_left, self.heard.clone(), copy);
+        let setting = match self.repeats {
+            Some(_) => None,
+            None => Some(self.setting(ground, left_ms)?),
+        };
+        let desk = Arc::new(Desk::new(setting, Some(book)));
+        Ok(Some(Offer { desk, token: self.token() }))
+    }
+
+    fn setting(&self, ground: Ground, left_ms: u64) -> Done<Setting> {
+        let (shop, agent) = (&self.shop, &self.facts.agreement.agent);
+        let (shelf, spawner) = (shop.shelf.clone(), Arc::clone(&shop.spawner));
+        let stops = Arc::new(Stops::default());
+        let mut setting = Setting::new(shelf, shop.home.clone(), shop.sandbox.clone(), spawner, ground, stops)?;
+        setting.programs = Arc::clone(&shop.tool_programs);
+        setting.results = Arc::clone(&self.results);
+        setting.session = Some(self.facts.run.clone());
+        setting.tools.clone_from(&agent.tools);
+        setting.granted = vec![
+            ("memory_mb", agent.memory_mb),
+            ("cpu_cores", agent.cpu_cores),
+            ("max_children", agent.max_children),
+            ("disk_mb", agent.disk_mb),
+        ];
+        setting.until = Some(Instant::now() + Duration::from_millis(left_ms));
+        setting.waits = true;
+        Ok(setting)
+    }
+
+    /// The same whenever the run is repeated, unless others of the machine might use it.
+    fn token(&self) -> String {
+        match self.facts.agreement.agent.network.as_str() {
+            "open" => new_id(),
+            _ => Digest::sha256(format!("tools of {}", self.facts.run).as_bytes()).to_hex()[..32].to_owned(),
+        }
+    }
+
+    /// Keeps what the agent heard.
+    pub(super) fn taken(&self, offer: Option<&Offer>) -> Done<Taken> {
+        let Some(offer) = offer else { return Ok(Taken::default()) };
+        let heard = offer.desk.take_heard();
+        let text = Value::Array(heard.answers).to_string();
+        let digest = Digest::blake3(text.as_bytes()).to_hex();
+        self.folder.keep_answers(&digest, text.as_bytes())?;
+        Ok(Taken { ops: heard.ops, is_exhausted: heard.is_exhausted, answers: Some(digest) })
+    }
+
+    /// Everything the run has heard of its tools so far, in order.
+    pub(super) fn all_heard(&self, state: &State) -> Done<Vec<Value>> {
+        let mut all = Vec::new();
+        for digest in &state.answers {
+            let bytes = self.folder.answers(digest);
+            let right = bytes.filter(|bytes| Digest::blake3(bytes).to_hex() == *digest);
+            let list = right.and_then(|bytes| serde_json::from_slice::<Vec<Value>>(&bytes).ok());
+            let missing =
+                || Failure::new(actum_api::error::CONTENT_DAMAGED, "what the agent heard of its tools is gone");
+            all.extend(list.ok_or_else(missing)?);
+        }
+        Ok(all)
+    }
+}
+
+/// Answers of a recording, to be used one by one.
+pub(super) fn recorded(answers: Vec<Value>) -> Answers {
+    Arc::new(Mutex::new(answers))
+}
+
+/// What is left of them that nobody asked for.
+pub(super) fn left_over(answers: &Answers) -> usize {
+    answers.lock().unwrap_or_else(PoisonError::into_inner).len()
+}
+
+/// What an agent's program did, its response, and what it heard.
+pub(super) type Asked = (Ran, Option<Result<Value, String>>, Taken);

@@ -1,0 +1,170 @@
+//! What was found out before and still holds. Four kinds, as long as each may be believed: what adapters of servers look
+//! like (a day, until the version changes), what is known of tools (an hour, until somebody refreshes), results (as long as
+//! the session, while nothing they were made of has changed), golden outputs (for good, see `golden`).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use actum_contract::canon;
+use actum_contract::digest::{Blake3, Digest};
+use serde_json::{Value, json};
+
+/// How long each kind is believed.
+pub(crate) const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
+pub(crate) const METADATA_FOR: Duration = Duration::from_secs(3_600);
+
+/// Results kept in memory, and the largest that is.
+const RESULTS_MAX: usize = 1_000;
+const RESULT_BYTES_MAX: usize = 4 << 20;
+
+/// Files that are looked at to find out whether anything has changed.
+const FILES_MAX: usize = 200_000;
+
+/// Clocks of file systems stand still for so long: what was written later may not show.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Results of one session, by everything that determines them.
+#[derive(Debug, Default)]
+pub(crate) struct Results(Mutex<HashMap<String, Value>>);
+
+impl Results {
+    pub(crate) fn get(&self, key: &str) -> Option<Value> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    pub(crate) fn put(&self, key: String, result: &Value) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if result.to_string().len() > RESULT_BYTES_MAX {
+            return;
+        }
+        if held.len() >= RESULTS_MAX {
+            held.clear();
+        }
+        held.insert(key, result.clone());
+    }
+
+    pub(crate) fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// The key of a result.
+pub(crate) fn key(parts: &Value) -> Option<String> {
+    Some(Digest::sha256(&canon::canonical(parts).ok()?).to_hex())
+}
+
+/// The state of files, told by what the file system says about them and not by reading them; and whether that can be
+/// believed, which it cannot if something was written just now.
+pub(crate) fn state_of(folders: &[PathBuf]) -> Option<(String, bool)> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let mut hash = Blake3::default();
+    let mut waiting: Vec<PathBuf> = folders.to_vec();
+    waiting.sort();
+    let mut seen = 0_usize;
+    let mut newest = (0, 0);
+    while let Some(path) = waiting.pop() {
+        seen += 1;
+        let found = std::fs::symlink_metadata(&path).ok();
+        hash.update(path.as_os_str().as_encoded_bytes());
+        if let Some(found) = found {
+            let changed = (found.ctime(), found.ctime_nsec());
+            newest = newest.max(changed);
+            let numbers = [found.dev(), found.ino(), found.len(), u64::from(found.mode())];
+            numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
+            [found.mtime(), found.mtime_nsec(), changed.0, changed.1]
+                .iter()
+                .for_each(|n| hash.update(&n.to_le_bytes()));
+            if found.is_dir() {
+                let mut names: Vec<PathBuf> = std::fs::read_dir(&path)
+                    .ok()?
+                    .flatten()
+                    .filter(|e| e.file_name() != ".actum")
+                    .map(|e| e.path())
+                    .collect();
+                names.sort();
+                waiting.extend(names);
+            }
+        }
+        if seen > FILES_MAX {
+            return None;
+        }
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    let newest = Duration::new(u64::try_from(newest.0).ok()?, u32::try_from(newest.1).ok()?);
+    Some((hash.finish().to_hex(), newest + TICK < now))
+}
+
+/// Something found out about a server or a program, kept in a file.
+pub(crate) struct Kept<'a> {
+    pub home: &'a Path,
+    pub kind: &'static str,
+    pub lasts: Duration,
+}
+
+impl Kept<'_> {
+    fn path(&self, key: &str) -> PathBuf {
+        self.home.join("cache").join(self.kind).join(format!("{key}.json"))
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Value> {
+        let path = self.path(key);
+        let age = std::fs::metadata(&path).ok()?.modified().ok()?.elapsed().ok()?;
+        if age > self.lasts {
+            return None;
+        }
+        let kept: Value = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+        (kept["key"] == key).then(|| kept["value"].clone())
+    }
+
+    /// What cannot be kept is found out again.
+    pub(crate) fn put(&self, key: &str, value: &Value) {
+        let path = self.path(key);
+        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            std::fs::write(&beside, json!({"key": key, "value": value}).to_string())?;
+            std::fs::rename(&beside, &path)
+        };
+        let _ = write();
+    }
+
+    /// Forgets all of a kind.
+    pub(crate) fn clear(&self) {
+        let _ = std::fs::remove_dir_all(self.home.join("cache").join(self.kind));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_a_file_is_seen() {
+        let folder = std::env::temp_dir().join(format!("actum-cache-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("a"), "1").unwrap();
+        let state = || state_of(std::slice::from_ref(&folder)).unwrap();
+        let (first, is_sure) = state();
+        assert!(!is_sure, "it was written just now");
+        assert_eq!(state().0, first);
+        std::fs::write(folder.join("a"), "22").unwrap();
+        assert_ne!(state().0, first);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_too_old_is_not_believed() {
+        let home = std::env::temp_dir().join(format!("actum-kept-{}", std::process::id()));
+        let of = |lasts| Kept { home: &home, kind: "schema", lasts };
+        of(SCHEMA_FOR).put("k", &json!([1]));
+        assert_eq!(of(SCHEMA_FOR).get("k"), Some(json!([1])));
+        assert_eq!(of(SCHEMA_FOR).get("other"), None);
+        assert_eq!(of(Duration::ZERO).get("k"), None);
+        of(SCHEMA_FOR).clear();
+        assert_eq!(of(SCHEMA_FOR).get("k"), None);
+        std::fs::remove_dir_all(&home).unwrap();
+    }
+}

@@ -1,0 +1,368 @@
+//! Programs of tools, each in a cell of its own: what the tool's scope shows of the workspace and nothing else, the very
+//! program that was approved, no variable that was not.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use actum_adapters::{Cells, Job, Ran, Session};
+use actum_contract::digest::Digest;
+use actum_contract::execution::{End, FilesystemLevel, GRACE_MS, Redactor, STDERR_BYTES_MAX};
+use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
+use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
+use serde_json::{Map, Value, json};
+
+use crate::capture::{catch, hash, lost, tell_cell, tell_end};
+use crate::cell::{self, Planned, Wanted};
+use crate::config::SandboxConfig;
+use crate::failure::Failure;
+
+/// What a tool is let loose on.
+#[derive(Debug, Clone)]
+pub(crate) enum Ground {
+    /// A folder as it is.
+    Folder(PathBuf),
+    /// A run's copy of a folder, seen at the folder's own path.
+    Copy { at: PathBuf, copy: PathBuf },
+    /// A run's changes over a folder, seen at the folder's own path; nothing can be written there.
+    Layers { at: PathBuf, upper: PathBuf, lower: PathBuf },
+}
+
+impl Ground {
+    pub(crate) fn at(&self) -> &Path {
+        match self {
+            Self::Folder(at) | Self::Copy { at, .. } | Self::Layers { at, .. } => at,
+        }
+    }
+
+    /// What a path of the folder is made of; nothing if it is not there.
+    fn grant(&self, path: &Path, access: Access) -> Option<Grant> {
+        let within = path.strip_prefix(self.at()).ok()?;
+        let from = match self {
+            Self::Folder(_) => return Some(Grant::same(path, access)),
+            Self::Copy { copy, .. } => Source::Folder(copy.join(within)),
+            Self::Layers { upper, lower, .. } => {
+                let kind = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.file_type());
+                let (over, under) = (upper.join(within), lower.join(within));
+                match (kind(&over), kind(&under)) {
+                    (Some(over_), Some(under_)) if over_.is_dir() && under_.is_dir() => {
+                        Source::Layers { lowers: vec![over, under] }
+                    }
+                    (Some(kind), _) if kind.is_dir() || kind.is_file() => Source::Folder(over),
+                    // Removed by the run, or nothing that could be shown.
+                    (Some(_), _) => return None,
+                    (None, Some(kind)) if kind.is_dir() || kind.is_file() => Source::Folder(under),
+                    (None, _) => return None,
+                }
+            }
+        };
+        Some(Grant { path: path.to_owned(), access, from })
+    }
+
+    /// Whether a path that somebody names stays within it, links and all.
+    pub(crate) fn holds(&self, path: &str) -> Result<(), String> {
+        let path = Path::new(path);
+        if path.components().any(|part| part == std::path::Component::ParentDir) {
+            return Err(format!("{path:?} goes up with `..`"));
+        }
+        let out = || format!("{path:?} leads out of the workspace");
+        let within = match path.is_absolute() {
+            true => path.strip_prefix(self.at()).map_err(|_| out())?,
+            false => path,
+        };
+        let roots = match self {
+            Self::Folder(at) => vec![at],
+            Self::Copy { copy, .. } => vec![copy],
+            Self::Layers { upper, lower, .. } => vec![upper, lower],
+        };
+        let crosses = |root: &&PathBuf| {
+            open_beneath(root, &root.join(within)).is_err_and(|e| e.kind() == std::io::ErrorKind::CrossesDevices)
+        };
+        if roots.iter().any(crosses) { Err(out()) } else { Ok(()) }
+    }
+}
+
+/// Ends what runs when somebody wants it to.
+#[derive(Debug, Default)]
+pub(crate) struct Stops(Mutex<(bool, Vec<actum_sandbox::Stopper>)>);
+
+impl Stops {
+    pub(crate) fn stop(&self) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.0 = true;
+        held.1.drain(..).for_each(|stopper| stopper.stop());
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn signals(&self) -> std::io::Result<Signals> {
+        let (signals, stopper) = Signals::own()?;
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.0 {
+            stopper.stop();
+        }
+        held.1.push(stopper);
+        Ok(signals)
+    }
+}
+
+/// Contents of programs that were looked into, by the file: the cache of what is known about tools.
+pub(crate) type Programs = Arc<Mutex<Vec<(Identity, Digest, Option<String>)>>>;
+
+/// Runs the programs of one tool.
+#[derive(Debug, Clone)]
+pub(crate) struct ToolCells {
+    pub spawner: Arc<Spawner>,
+    pub config: SandboxConfig,
+    pub ground: Ground,
+    pub tool: Entry,
+    pub stops: Arc<Stops>,
+    pub programs: Programs,
+    /// Where streams go as they come.
+    pub keep: Option<PathBuf>,
+}
+
+impl ToolCells {
+    fn plan(&self, job: &Job, details: &mut Map<String, Value>) -> Result<Planned, Failure> {
+        let mut environment = job.environment.clone();
+        environment.extend(job.secrets.clone());
+        let root = self.ground.at().to_owned();
+        let may_write =
+            self.tool.scope.data_access == DataAccess::Write && !matches!(self.ground, Ground::Layers { .. });
+        let access = if may_write { Access::Write } else { Access::Read };
+        let (mut paths, mut write) = (Vec::new(), Vec::new());
+        if self.tool.scope.data_access != DataAccess::None {
+            for name in &self.tool.scope.filesystem {
+                let path = match &self.ground {
+                    Ground::Folder(_) => match open_beneath(&root, &root.join(name)).and_then(|file| path_of(&file)) {
+                        Ok(path) => path,
+                        Err(_) => continue,
+                    },
+                    _ if name == "." => root.clone(),
+                    _ => root.join(name),
+                };
+                paths.push(path);
+            }
+        }
+        let folder = match paths.iter().find(|path| **path == root).or(paths.first()) {
+            Some(path) if path.is_dir() || !matches!(self.ground, Ground::Folder(_)) => path.clone(),
+            Some(path) => path.parent().unwrap_or(path).to_owned(),
+            None => PathBuf::from(cell::SCRATCH),
+        };
+        let mut sandbox = job.sandbox.clone();
+        let is_plain = matches!(self.ground, Ground::Folder(_)) && paths.contains(&root);
+        let mut stage = Vec::new();
+        if is_plain {
+            sandbox.filesystem.level = match (sandbox.filesystem.level, may_write) {
+                (FilesystemLevel::Elevated, _) => FilesystemLevel::Elevated,
+                (_, true) => FilesystemLevel::Standard,
+                (_, false) => FilesystemLevel::Minimal,
+            };
+        } else {
+            // Written to as they are, they are protected like every folder that may be written to.
+            let (direct, shown): (Vec<PathBuf>, Vec<PathBuf>) =
+                paths.into_iter().partition(|_| may_write && matches!(self.ground, Ground::Folder(_)));
+            write = direct;
+            stage = shown.iter().filter_map(|path| self.ground.grant(path, access)).collect();
+            if sandbox.filesystem.level != FilesystemLevel::Elevated {
+                sandbox.filesystem.level = FilesystemLevel::Minimal;
+            }
+        }
+        let wanted = Wanted {
+            program: job.program.iter().map(OsString::from).collect(),
+            environment,
+            folder,
+            root,
+            sandbox: &sandbox,
+            read: Vec::new(),
+            write,
+            deny: Vec::new(),
+            outputs: Vec::new(),
+            stage,
+            config: &self.config,
+            grace_ms: GRACE_MS,
+            programs: None,
+            bridge: None,
+        };
+        let mut planned = wanted.cell()?;
+        self.pin(&mut planned, job, details)?;
+        tell_cell(&planned.cell, &planned.rules, &sandbox, details);
+        Ok(planned)
+    }
+
+    /// The very program that is run is the one that was approved.
+    fn pin(&self, planned: &mut Planned, job: &Job, details: &mut Map<String, Value>) -> Result<(), Failure> {
+        let refuse = |message: String| {
+            Failure::new(actum_api::error::EXECUTION_REFUSED, message)
+                .hint("register a new version of the tool with the new checksum")
+        };
+        let cell = &mut planned.cell;
+        let path = cell.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+        let name = job.program.first().map_or("", String::as_str);
+        let wanted = self.tool.provenance.checksum.as_ref();
+        let found = find_program(name.as_ref(), &path.unwrap_or_default(), &cell.folder);
+        let (place, file) = match (found, wanted) {
+            (Ok(found), _) => found,
+            // One that is not there is told by its exit code; one that has to be the right one is not tried.
+            (Err(_), None) => return Ok(()),
+            (Err(e), Some(_)) => return Err(refuse(format!("{name} cannot be looked into: {e}"))),
+        };
+        let Some((identity, blake3, sha256)) = self.digests(&file, matches!(wanted, Some(Checksum::Sha256(_)))) else {
+            return Err(refuse(format!("{} cannot be read", place.display())));
+        };
+        let is_right = match wanted {
+            None => true,
+            Some(Checksum::Blake3(hex)) => *hex == blake3.to_hex(),
+            Some(Checksum::Sha256(hex)) => Some(hex) == sha256.as_ref(),
+        };
+        if !is_right {
+            return Err(refuse(format!(
+                "{} is not the program that was approved for {}",
+                place.display(),
+                self.tool.tool_id
+            )));
+        }
+        details.insert(
+            "program".into(),
+            json!({"path": place.display().to_string(), "blake3": blake3.to_hex(), "pinned": wanted.is_some()}),
+        );
+        cell.pinned = Some(identity);
+        Ok(())
+    }
+
+    /// Which program an adapter would run, for who wants to know whether it is still the same.
+    pub(crate) fn program_of(&self, adapter: &Adapter) -> Value {
+        let name = match &adapter.interface {
+            Interface::Cli(cli) => cli.executable.as_str(),
+            _ => return Value::Null,
+        };
+        let found = find_program(name.as_ref(), cell::PATH.as_ref(), self.ground.at());
+        let digests = found.ok().and_then(|(place, file)| Some((place, self.digests(&file, false)?)));
+        digests.map_or(Value::Null, |(place, (_, blake3, _))| json!([place.display().to_string(), blake3.to_hex()]))
+    }
+
+    fn digests(&self, file: &File, with_sha256: bool) -> Option<(Identity, Digest, Option<String>)> {
+        let identity = Identity::of(&file.metadata().ok()?);
+        let mut known = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |(of, _, sha256): &&(Identity, Digest, Option<String>)| {
+            *of == identity && (sha256.is_some() || !with_sha256)
+        };
+        if let Some(found) = known.iter().find(fits) {
+            return Some(found.clone());
+        }
+        let blake3 = hash(&mut file.try_clone().ok()?).ok()?;
+        let sha256 = with_sha256.then(|| {
+            let mut bytes = Vec::new();
+            let mut file = file.try_clone().ok()?;
+            std::io::Seek::rewind(&mut file).ok()?;
+            std::io::Read::read_to_end(&mut file, &mut bytes).ok()?;
+            Some(Digest::sha256(&bytes).to_hex())
+        });
+        let found = (identity, blake3, sha256.flatten());
+        known.push(found.clone());
+        Some(found)
+    }
+}
+
+impl Cells for ToolCells {
+    fn run(&self, job: &Job) -> Result<Ran, String> {
+        let mut details = Map::new();
+        let planned = self.plan(job, &mut details).map_err(|failure| failure.message)?;
+        let redactor = Redactor::new(job.secrets.values().map(String::as_str));
+        let signals = self.stops.signals().map_err(|e| e.to_string())?;
+        let caught = catch(planned, &self.spawner, job.stdin.as_deref(), &redactor, self.keep.as_deref(), signals)
+            .map_err(|failure| failure.message)?;
+        let broken = caught.watched.as_ref().err().map(ToString::to_string);
+        let watched = caught.watched.unwrap_or_else(lost);
+        tell_end(&watched.report, &caught.log, &caught.taken, &mut details);
+        details.insert("protection_is_partial".into(), caught.is_partial.into());
+        let [(stdout, hidden_out), (stderr, hidden_err)] = caught.texts;
+        let stream = |captured: &actum_sandbox::Captured, redacted: u64| json!({"bytes": captured.bytes, "blake3": captured.digest.to_hex(), "truncated": captured.is_cut(), "redacted": redacted});
+        let streams =
+            json!({"stdout": stream(&watched.output, hidden_out), "stderr": stream(&watched.errors, hidden_err)});
+        details.insert("streams".into(), streams);
+        let not_built = match &watched.report.ended {
+            actum_sandbox::Ended::NotBuilt(why) => Some(why.clone()),
+            _ => None,
+        };
+        Ok(Ran {
+            end: cell::end_of(&watched.report.ended),
+            stdout,
+            stderr,
+            is_cut: watched.output.is_cut() || watched.errors.is_cut(),
+            duration_ms: u64::try_from(caught.duration.as_millis()).unwrap_or(u64::MAX),
+            error: broken.or(not_built),
+            evidence: Value::Object(details),
+        })
+    }
+
+    fn start(&self, job: &Job) -> Result<Box<dyn Session>, String> {
+        let mut details = Map::new();
+        let mut planned = self.plan(job, &mut details).map_err(|failure| failure.message)?;
+        // A server lives as long as it is used; calls have the limit.
+        planned.cell.limits.timeout_ms = None;
+        let rules = planned.rules;
+        let egress: Arc<Mutex<Option<Egress>>> = Arc::default();
+        let held = Arc::clone(&egress);
+        let inner =
+            actum_sandbox::Session::start(&self.spawner, planned.cell, STDERR_BYTES_MAX as usize, move |listeners| {
+                if !listeners.way_out.is_empty() {
+                    *held.lock().unwrap_or_else(PoisonError::into_inner) = Egress::serve(listeners.way_out, rules).ok();
+                }
+            })
+            .map_err(|e| e.to_string())?;
+        let redactor = Redactor::new(job.secrets.values().map(String::as_str));
+        Ok(Box::new(Live { inner, egress, details, redactor, started: std::time::Instant::now() }))
+    }
+}
+
+struct Live {
+    inner: actum_sandbox::Session,
+    egress: Arc<Mutex<Option<Egress>>>,
+    details: Map<String, Value>,
+    redactor: Redactor,
+    started: std::time::Instant,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Live")
+    }
+}
+
+impl Session for Live {
+    fn pipes(&mut self) -> Option<(OwnedFd, OwnedFd)> {
+        self.inner.take_pipes()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.inner.is_over()
+    }
+
+    fn stop(self: Box<Self>) -> Ran {
+        let Self { inner, egress, mut details, redactor, started } = *self;
+        inner.stop();
+        let ended = inner.end();
+        let log = egress.lock().unwrap_or_else(PoisonError::into_inner).take().map(Egress::end).unwrap_or_default();
+        let (end, errors, error): (Option<End>, Vec<u8>, Option<String>) = match ended {
+            Ok((report, errors)) => {
+                tell_end(&report, &log, &[], &mut details);
+                (cell::end_of(&report.ended), redactor.redact(&errors.kept).0, None)
+            }
+            Err(e) => (None, Vec::new(), Some(e.to_string())),
+        };
+        Ran {
+            end,
+            stdout: Vec::new(),
+            stderr: errors,
+            is_cut: false,
+            duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            error,
+            evidence: Value::Object(details),
+        }
+    }
+}
