@@ -282,4 +282,23 @@ mod tests {
             assert!(build(&api, None, &Map::new()).is_err(), "{name}");
         }
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn no_text_leads_elsewhere(id in proptest::prelude::any::<String>(), name in "[./%\\\\2eE?#@:]{1,6}") {
+            for text in [&id, &name] {
+                let Ok(built) = built("GET", "/a/{id}/b", None, json!({"id": text, "id2": text})) else {
+                    assert!(["", ".", ".."].contains(&text.as_str()), "{text:?}");
+                    continue;
+                };
+                let segments: Vec<&str> = built.url.path_segments().unwrap().collect();
+                assert!(matches!(segments[..], ["v1", "a", _, "b"]), "{text:?}: {segments:?}");
+                assert_eq!((built.url.host_str(), built.url.fragment()), (Some("api.test"), None));
+                let sent: Vec<(String, String)> = built.url.query_pairs().into_owned().collect();
+                assert_eq!(sent, [("id2".to_owned(), text.clone())]);
+            }
+        }
+    }
 }

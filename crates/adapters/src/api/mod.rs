@@ -337,6 +337,7 @@ impl Going<'_> {
     async fn follow(&self, built: &Built, signature: &Signature) -> Result<Answer, Failed> {
         let mut url = built.url.clone();
         let mut is_home = true;
+        let mut count = 0;
         loop {
             let mut headers = built.headers.clone();
             let mut target = url.clone();
@@ -355,10 +356,7 @@ impl Going<'_> {
                 problem: Problem::new(Stage::Call, message),
             };
             let next = next.map_err(|e| failed(format!("the service sends us on to no address: {e}")))?;
-            let count = self.note(|trace| {
-                trace.redirects += 1;
-                trace.redirects
-            });
+            count += 1;
             if count > REDIRECTS_MAX {
                 return Err(failed(format!("the service sends us on more than {REDIRECTS_MAX} times")));
             }
@@ -370,6 +368,7 @@ impl Going<'_> {
                 self.note(|trace| trace.decisions.push(decision));
                 return no;
             }
+            self.note(|trace| trace.redirects += 1);
             is_home = is_home && next.origin() == url.origin();
             url = next;
         }

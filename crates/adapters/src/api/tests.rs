@@ -155,16 +155,13 @@ fn a_token_is_fetched_kept_and_fetched_again() {
     *bad.lock().unwrap() = "Bearer tok-number-0".into();
     assert_eq!(asked.get().went, Went::Well);
     assert_eq!((tokens.seen().len(), service.seen().len()), (2, 4));
-    *bad.lock().unwrap() = "Bearer tok-number-1".into();
-    asked.http.tokens.forget(&Question::of(&oauth_of(&asked), &asked.secrets).unwrap().unwrap());
+    // With nothing kept yet.
+    let refused = oauth(&tokens, &service);
     *bad.lock().unwrap() = "Bearer tok-number-2".into();
-    assert_eq!(asked.get().went, Went::Wrong(Some(401)), "a new one that is refused is refused");
-    assert_eq!(tokens.seen().len(), 3);
-}
-
-fn oauth_of(asked: &Asked) -> actum_contract::tool::Auth {
-    let Interface::Api(api) = &asked.adapter.interface else { panic!("no api") };
-    api.auth.clone()
+    assert_eq!(refused.get().went, Went::Wrong(Some(401)), "a new one that is refused is refused");
+    assert_eq!((tokens.seen().len(), service.seen().len()), (3, 5));
+    assert_eq!(refused.get().went, Went::Well);
+    assert_eq!((tokens.seen().len(), service.seen().len()), (4, 6), "and is not tried again");
 }
 
 #[test]

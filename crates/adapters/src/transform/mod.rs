@@ -300,7 +300,8 @@ fn matches(spec: &Value, text: &str) -> Result<Value, Problem> {
 fn extract(spec: &Value, value: &Value) -> Result<Value, Problem> {
     let source = spec.as_str().unwrap_or_default();
     let path = path::Path::parse(source).map_err(|e| Problem::at(Stage::Output, source, e))?;
-    path.find(value).ok_or_else(|| {
+    let found = path.find(value).map_err(|e| Problem::at(Stage::Output, source, format!("{source}: {e}")))?;
+    found.ok_or_else(|| {
         let message = format!("nothing in the output is at {source}; what came out is {}", kind_of(value));
         Problem::at(Stage::Output, source, message)
     })

@@ -3,6 +3,9 @@
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+/// Values in what is found, all together: one that contains another can be found with it, and so on.
+const FOUND_VALUES_MAX: usize = 1_000_000;
+
 #[derive(Debug)]
 pub(super) struct Path {
     query: JsonPath,
@@ -15,14 +18,31 @@ impl Path {
         Ok(Self { query, is_singular: is_singular(text) })
     }
 
-    /// What is there; nothing if nothing is.
-    pub(super) fn find(&self, value: &Value) -> Option<Value> {
+    /// What is there; nothing if nothing is. An error if it would be much more than what it was found in.
+    pub(super) fn find(&self, value: &Value) -> Result<Option<Value>, String> {
         let found = self.query.query(value).all();
-        match (self.is_singular, found.first()) {
+        let mut left = FOUND_VALUES_MAX;
+        if !self.is_singular && !found.iter().all(|one| fits(one, &mut left)) {
+            return Err(format!("more than {FOUND_VALUES_MAX} values are found, one inside the other; ask for less"));
+        }
+        Ok(match (self.is_singular, found.first()) {
             (_, None) => None,
             (true, Some(one)) => Some((*one).clone()),
             (false, Some(_)) => Some(Value::Array(found.into_iter().cloned().collect())),
-        }
+        })
+    }
+}
+
+/// Takes a value and those in it from what is left.
+fn fits(value: &Value, left: &mut usize) -> bool {
+    if *left == 0 {
+        return false;
+    }
+    *left -= 1;
+    match value {
+        Value::Array(items) => items.iter().all(|item| fits(item, left)),
+        Value::Object(fields) => fields.values().all(|field| fits(field, left)),
+        _ => true,
     }
 }
 
@@ -71,7 +91,7 @@ mod tests {
     #[test]
     fn one_place_gives_its_value_and_others_a_list() {
         let value = json!({"a": {"b c": [1, 2, 3], "it's": 4, "]": 5}, "n": null});
-        let find = |path: &str| Path::parse(path).unwrap().find(&value);
+        let find = |path: &str| Path::parse(path).unwrap().find(&value).unwrap();
         for (path, expected) in [
             ("$", value.clone()),
             ("$.a['b c'][0]", json!(1)),
@@ -94,5 +114,15 @@ mod tests {
         for path in ["a.b", "$.", "$[", "$.a[?", ""] {
             assert!(Path::parse(path).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn what_is_found_several_times_is_bounded() {
+        let mut value = json!(vec![1; 20_000]);
+        for _ in 0..100 {
+            value = json!({"in": value});
+        }
+        assert!(Path::parse("$..in").unwrap().find(&value).unwrap_err().contains("ask for less"));
+        assert!(Path::parse("$..in[0]").unwrap().find(&value).is_ok());
     }
 }
