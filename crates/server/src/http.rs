@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actum_api::error;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
@@ -66,10 +66,14 @@ async fn admit(door: &Door, request: Request) -> Result<Request, Refused> {
     if head.method != Method::POST {
         return Ok(Request::from_parts(head, Body::empty()));
     }
+    let too_large = || bad(&format!("more than {BODY_BYTES_MAX} bytes")).with_status(413);
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
     let content = match tokio::time::timeout(door.patience, to_bytes(body, BODY_BYTES_MAX)).await {
         Ok(Ok(content)) => content,
         // Too large, or broken off; for the latter nobody reads the answer.
-        Ok(Err(_)) => return Err(bad(&format!("more than {BODY_BYTES_MAX} bytes")).with_status(413)),
+        Ok(Err(_)) => return Err(too_large()),
         Err(_) => return Err(bad("the content took too long to arrive").with_status(408)),
     };
     if values_in(&content) > BODY_VALUES_MAX {

@@ -14,3 +14,6 @@ pub use bridge::{Bridge, Call, Refused, Tools};
 pub use http::BODY_BYTES_MAX;
 pub use mcp::serve_stdio;
 pub use turns::CALLS_MAX;
+
+#[cfg(test)]
+mod tests;

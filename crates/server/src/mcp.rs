@@ -266,7 +266,7 @@ pub fn serve_stdio(tools: Arc<dyn Tools>) -> io::Result<()> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the MCP server failed")))
 }
 
-async fn serve_on<R, W>(tools: Arc<dyn Tools>, reader: R, writer: W) -> io::Result<()>
+pub(crate) async fn serve_on<R, W>(tools: Arc<dyn Tools>, reader: R, writer: W) -> io::Result<()>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
