@@ -18,17 +18,16 @@ impl Path {
         Ok(Self { query, is_singular: is_singular(text) })
     }
 
-    /// What is there; nothing if nothing is. An error if it would be much more than what it was found in.
+    /// What is there; nothing if it names one place and nothing is there. An error if it would be much more than what it was found in.
     pub(super) fn find(&self, value: &Value) -> Result<Option<Value>, String> {
         let found = self.query.query(value).all();
         let mut left = FOUND_VALUES_MAX;
         if !self.is_singular && !found.iter().all(|one| fits(one, &mut left)) {
             return Err(format!("more than {FOUND_VALUES_MAX} values are found, one inside the other; ask for less"));
         }
-        Ok(match (self.is_singular, found.first()) {
-            (_, None) => None,
-            (true, Some(one)) => Some((*one).clone()),
-            (false, Some(_)) => Some(Value::Array(found.into_iter().cloned().collect())),
+        Ok(match self.is_singular {
+            true => found.first().map(|one| (*one).clone()),
+            false => Some(Value::Array(found.into_iter().cloned().collect())),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Tools for an agent at work: offered to its cell, and what it heard of them kept, so that the run can be repeated without
 //! them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use actum_contract::digest::Digest;
@@ -127,11 +127,6 @@ impl RunHands {
 /// Answers of a recording, to be used one by one.
 pub(super) fn recorded(answers: Vec<Value>) -> Answers {
     Arc::new(Mutex::new(answers))
-}
-
-/// What is left of them that nobody asked for.
-pub(super) fn left_over(answers: &Answers) -> usize {
-    answers.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
 /// What an agent's program did, its response, and what it heard.

@@ -205,7 +205,9 @@ impl Program<'_> {
         if let Some(offer) = self.tools {
             offer.desk.stop();
         }
-        drop(served.map(Bridge::end));
+        if let Some(served) = served {
+            served.end();
+        }
         let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         drop(egress.map(Egress::end));
         log.finish();
