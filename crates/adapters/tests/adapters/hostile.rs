@@ -194,7 +194,7 @@ fn floods_do_not_grow_us() {
     assert_eq!(attempt.went, Went::Unavailable, "{:?}", attempt.problem);
     let odd = Odd::new("flood-requests");
     let attempt = odd.call("say", "x", 5_000);
-    assert_ne!(attempt.went, Went::Well, "{:?}", attempt.problem);
+    assert!(problem(&attempt).message.contains("without taking the answers"), "{:?}", attempt.problem);
     // Other tests run at the same time; a flood that is kept is ten times this.
     let grown = memory().saturating_sub(before);
     assert!(grown < 150 * 1024 * 1024, "grown by {grown} bytes");
