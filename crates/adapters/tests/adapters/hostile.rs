@@ -182,6 +182,8 @@ fn floods_do_not_grow_us() {
     let attempt = odd.say("x");
     assert_eq!(attempt.went, Went::Unavailable, "{:?}", attempt.problem);
     assert!(problem(&attempt).message.contains("more than 8388608 bytes"), "{attempt:?}");
+    let attempt = Odd::new("dense").say("x");
+    assert!(problem(&attempt).message.contains("more than 500000 values"), "{:?}", attempt.problem);
     let odd = Odd::new("flood-notifications");
     let attempt = odd.say("x");
     assert_eq!((attempt.went, text(&attempt)), (Went::Well, "done"), "{:?}", attempt.problem);
