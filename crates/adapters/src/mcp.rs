@@ -36,6 +36,9 @@ const RESTARTS_MAX: u64 = 3;
 /// Servers that are kept at once; beyond that the one that was unused for longest is ended.
 const SERVERS_MAX: usize = 32;
 
+/// The most a caller waits, so that the end can be told by the clock.
+const LIMIT_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// How long a server that did not answer in time has to show that it is alive.
 const PING_WAIT: Duration = Duration::from_secs(1);
 
@@ -171,6 +174,7 @@ struct Patience<'a> {
 
 impl<'a> Patience<'a> {
     fn new(limit: Duration, stop: &'a dyn Fn() -> bool) -> Self {
+        let limit = limit.min(LIMIT_MAX);
         Self { limit, until: Instant::now() + limit, stop }
     }
 
@@ -515,6 +519,10 @@ impl Servers {
             let mut worker = held(&self.worker);
             if self.is_closed.load(Ordering::Acquire) {
                 return Ok(Came::Gone);
+            }
+            // Connections on a thread that is gone are found to be over, each when it is asked for.
+            if let Some(gone) = worker.take_if(|worker| worker.is_gone()) {
+                gone.end();
             }
             let worker = match &mut *worker {
                 Some(worker) => worker,

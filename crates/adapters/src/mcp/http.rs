@@ -14,7 +14,7 @@ use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
 
-use super::wire::{MESSAGE_MAX, Watch};
+use super::wire::{Density, MESSAGE_MAX, VALUES_MAX, Watch};
 use crate::result::{Problem, Stage};
 
 const JSON: &str = "application/json";
@@ -48,7 +48,7 @@ pub(super) enum Fault {
     Unreachable(#[source] reqwest::Error),
     #[error("the server answered with status {status}{}", if text.is_empty() { String::new() } else { format!(": {text}") })]
     Status { status: u16, retry_after_ms: Option<u64>, text: String },
-    #[error("the server answered with more than {MESSAGE_MAX} bytes in one message")]
+    #[error("a message of more than {MESSAGE_MAX} bytes or {VALUES_MAX} values")]
     TooLong,
 }
 
@@ -89,14 +89,13 @@ impl Bounded {
         headers.into_iter().fold(request, |request, (name, value)| request.header(name, value))
     }
 
-    /// The whole of an answer, or not even that.
-    async fn read(&self, response: &mut Response, most: usize) -> Result<Vec<u8>, Failed> {
-        let mut body = Vec::new();
+    /// The whole of an answer, or nothing.
+    async fn read(&self, response: &mut Response) -> Result<Vec<u8>, Failed> {
+        let (mut body, mut density) = (Vec::new(), Density::default());
         while let Some(piece) = response.chunk().await.map_err(unreachable)? {
-            if body.len() + piece.len() > most {
-                let fault = Fault::TooLong;
-                self.watch.complain(fault.to_string().replacen("the server answered", "it answered", 1));
-                return Err(StreamableHttpError::Client(fault));
+            if body.len() + piece.len() > MESSAGE_MAX || !density.take(&piece) {
+                self.watch.complain(format!("it sent {}", Fault::TooLong));
+                return Err(StreamableHttpError::Client(Fault::TooLong));
             }
             body.extend_from_slice(&piece);
         }
@@ -174,7 +173,7 @@ impl StreamableHttpClient for Bounded {
         if !kind.starts_with(JSON) {
             return Err(StreamableHttpError::UnexpectedContentType(Some(kind)));
         }
-        let body = self.read(&mut response, MESSAGE_MAX).await?;
+        let body = self.read(&mut response).await?;
         Ok(StreamableHttpPostResponse::Json(serde_json::from_slice(&body)?, session))
     }
 
@@ -241,17 +240,20 @@ fn events(response: Response, watch: Arc<Watch>) -> BoxedSseResponse {
 impl Reading {
     async fn next(&mut self) -> Option<Result<Event, SseError>> {
         while !self.is_over {
-            if let Some(event) = self.lines.event() {
-                return Some(Ok(event));
-            }
-            let why: Box<dyn std::error::Error + Send + Sync> = match self.response.chunk().await {
+            let event = self.lines.event();
+            let piece = match event {
+                _ if self.lines.is_dense => Err(None),
+                Some(event) => return Some(Ok(event)),
+                None => self.response.chunk().await.map_err(Some),
+            };
+            let why: Box<dyn std::error::Error + Send + Sync> = match piece {
                 Ok(Some(piece)) if self.lines.take(&piece) => continue,
-                Ok(Some(_)) => {
-                    self.watch.complain(format!("it sent a message of more than {MESSAGE_MAX} bytes"));
+                Ok(None) => return None,
+                Err(Some(why)) => Box::new(why),
+                Ok(Some(_)) | Err(None) => {
+                    self.watch.complain(format!("it sent {}", Fault::TooLong));
                     Box::new(Fault::TooLong)
                 }
-                Ok(None) => return None,
-                Err(why) => Box::new(why),
             };
             self.is_over = true;
             return Some(Err(SseError::Body(why)));
@@ -266,8 +268,10 @@ struct Lines {
     bytes: Vec<u8>,
     /// No line ends before this.
     seen: usize,
-    /// Bytes of the event so far.
+    /// Bytes and values of the event so far.
     kept: usize,
+    density: Density,
+    is_dense: bool,
     event: Event,
     is_something: bool,
 }
@@ -290,7 +294,7 @@ impl Lines {
             if !line.is_empty() {
                 self.field(&line);
             } else if std::mem::take(&mut self.is_something) {
-                self.kept = 0;
+                (self.kept, self.density) = (0, Density::default());
                 found = Some(std::mem::take(&mut self.event));
                 break;
             }
@@ -303,6 +307,11 @@ impl Lines {
     fn field(&mut self, line: &str) {
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
+        self.is_dense |= !self.density.take(value.as_bytes());
+        if self.is_dense {
+            // Nothing of it is handed on.
+            return;
+        }
         match name {
             "data" => match &mut self.event.data {
                 Some(data) => {

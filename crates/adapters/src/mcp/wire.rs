@@ -21,6 +21,9 @@ use tokio::sync::Notify;
 /// Bytes of one message.
 pub(super) const MESSAGE_MAX: usize = 8 * 1024 * 1024;
 
+/// Values in one message: each takes up to a hundred times the two bytes it is written with.
+pub(super) const VALUES_MAX: usize = 500_000;
+
 /// Bytes, and notifications, after the last request of ours.
 const NOISE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const NOISE_MESSAGES_MAX: u64 = 1_000_000;
@@ -63,16 +66,41 @@ impl Watch {
     }
 }
 
+/// Counts the values of a message that comes in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Density {
+    values: usize,
+    is_text: bool,
+    is_escaped: bool,
+}
+
+impl Density {
+    /// False: more than may be.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> bool {
+        for byte in bytes {
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' if self.is_text => self.is_escaped = true,
+                b'"' => self.is_text = !self.is_text,
+                b',' | b'[' | b'{' if !self.is_text => self.values += 1,
+                _ => {}
+            }
+        }
+        self.values <= VALUES_MAX
+    }
+}
+
 /// A reader that does not go on reading a line without end.
 pub(super) struct Limited<R> {
     inner: R,
     line: usize,
+    density: Density,
     watch: Arc<Watch>,
 }
 
 impl<R> Limited<R> {
     pub(super) fn new(inner: R, watch: Arc<Watch>) -> Self {
-        Self { inner, line: 0, watch }
+        Self { inner, line: 0, density: Density::default(), watch }
     }
 
     fn wrong_with(&mut self, bytes: &[u8]) -> Option<String> {
@@ -90,6 +118,15 @@ impl<R> Limited<R> {
         };
         if longest > MESSAGE_MAX {
             return Some(format!("it sent a message of more than {MESSAGE_MAX} bytes"));
+        }
+        // Lines do not go on behind their end, not even those that are no JSON.
+        for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            if at > 0 {
+                self.density = Density::default();
+            }
+            if !self.density.take(line) {
+                return Some(format!("it sent a message of more than {VALUES_MAX} values"));
+            }
         }
         let more = bytes.len() as u64;
         let noise = self.watch.noise_bytes.fetch_add(more, Ordering::Relaxed) + more;
@@ -242,5 +279,20 @@ impl Service<RoleClient> for Refusing {
             Implementation::new("actum", env!("CARGO_PKG_VERSION")),
         )
         .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Density, VALUES_MAX};
+
+    #[test]
+    fn values_are_counted_and_texts_are_not() {
+        let mut density = Density::default();
+        for byte in br#"{"a,[{\"":[1,2,{}],"b":"c\\","d":0}"# {
+            assert!(density.take(&[*byte]));
+        }
+        assert_eq!((density.values, density.is_text), (7, false));
+        assert!(!density.take(&vec![b','; VALUES_MAX]));
     }
 }

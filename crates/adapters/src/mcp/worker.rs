@@ -78,6 +78,11 @@ impl Worker {
         Ok(Ticket { answers, stop: Some(stop) })
     }
 
+    /// Whether its thread has ended, which only a panic can do.
+    pub(super) fn is_gone(&self) -> bool {
+        self.work.is_closed()
+    }
+
     /// Drops everything that is under way.
     pub(super) fn end(self) {
         drop(self.work);

@@ -253,7 +253,7 @@ fn refusals_of_http_keep_their_status() {
 
 #[test]
 fn long_answers_of_http_are_not_kept() {
-    for way in ["long-json", "long-event"] {
+    for way in ["long-json", "long-event", "dense-json", "dense-event"] {
         let begun = Instant::now();
         let attempt = Listening::odd(way).say();
         assert_eq!(attempt.went, Went::Unavailable, "{way}: {attempt:?}");

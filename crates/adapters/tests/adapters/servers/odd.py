@@ -112,6 +112,10 @@ for line in sys.stdin:
             for i in range(100_000):
                 send({"id": "r%d" % i, "method": "ping"})
             answer(message, text("done"))
+        elif way == "dense":
+            sys.stdout.write('{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":[%s0]}}\n'
+                             % (message["id"], "0," * 4_000_000))
+            sys.stdout.flush()
         elif way == "hang":
             time.sleep(600)
         elif way == "slow" and said == "slow":

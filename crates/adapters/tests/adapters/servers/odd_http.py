@@ -60,6 +60,12 @@ class Handler(BaseHTTPRequestHandler):
                     pass
                 self.close_connection = True
                 return None
+            if way in ("dense-json", "dense-event"):
+                dense = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":[%s0]}}' % (
+                    message["id"], b"0," * 4_000_000)
+                if way == "dense-json":
+                    return self.reply(200, dense, Content_Type="application/json")
+                return self.reply(200, b"data: " + dense + b"\n\n", Content_Type="text/event-stream")
             if way == "events":
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
