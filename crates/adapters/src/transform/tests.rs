@@ -61,7 +61,7 @@ fn every_error_of_a_validation_is_told() {
     };
     assert!(with(Some(&schema), json!(1)).is_ok());
     assert!(with(Some(&schema), json!("1")).unwrap_err().contains("/id"));
-    assert!(with(None, json!(1)).unwrap_err().contains("no schema"), "what was to be checked cannot be");
+    assert!(with(None, json!("1")).is_ok(), "nobody has said what is right");
     let many = json!({"additionalProperties": {"type": "string"}});
     let params = (0..50).map(|n| (n.to_string(), json!(n))).collect();
     let wrong = input(&[of(TransformKind::Validate, many)], None, params).unwrap_err();

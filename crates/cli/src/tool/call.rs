@@ -12,7 +12,7 @@ use actum_adapters::{
 };
 use actum_api::error;
 use actum_contract::digest::Digest;
-use actum_contract::execution::{End, Interpretation, NetworkLevel, Sandbox, State, Violation};
+use actum_contract::execution::{End, Interpretation, NetworkLevel, Redactor, Sandbox, State, Violation};
 use actum_contract::tool::{
     Adapter, DataAccess, Entry, Interface, Narrowed, Server, Went, arguments, check_chain, narrow,
 };
@@ -159,6 +159,7 @@ impl Setting {
         }
         let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         evidence.passed("Sandbox limits set appropriately", None);
+        let redactor = Redactor::new(secrets.values().map(String::as_str));
         let cells = self.cells(&chosen.tool.is, keep);
         let links: Vec<Link<'_>> = chosen
             .chain
@@ -185,7 +186,7 @@ impl Setting {
             deadline,
         };
         let outcome = actum_adapters::call::call(&request, &hands);
-        let called = told(id, ask, &chosen, &outcome, evidence);
+        let called = told(id, ask, &chosen, &clean(outcome, &redactor), evidence);
         if let Some((key, before)) = key
             && called.code == 0
             && before.is_none_or(|before| self.files(&chosen.tool.is).is_some_and(|now| now == (before, true)))
@@ -539,10 +540,10 @@ fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: E
         (_, Some(Stage::Input)) => ("refused", 2),
         (Went::TimedOut, _) => ("timeout", 4),
         (Went::Unavailable, _) => ("unavailable", 1),
-        _ => (last.and_then(end_of).map_or("failure", failure_word), 1),
+        _ => (last.and_then(|attempt| attempt.end).map_or("failure", failure_word), 1),
     };
     let interpretation = interpretation_of(outcome, last, is_program);
-    let ended = last.and_then(end_of).map(End::code).map(u64::from);
+    let ended = last.and_then(|attempt| attempt.end).map(End::code).map(u64::from);
     let exit_code =
         if is_program { ended.or(outcome.code) } else { Some(u64::from(code)).filter(|_| status != "refused") };
     let passed = |good: bool| if good { State::Passed } else { State::Failed };
@@ -609,7 +610,7 @@ fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool
             _ => {}
         }
     }
-    match (last.and_then(end_of), outcome.went, outcome.code) {
+    match (last.and_then(|attempt| attempt.end), outcome.went, outcome.code) {
         (Some(end), _, _) => end.interpretation(),
         (None, Went::Well, _) => of("Success", "Continue workflow"),
         (None, Went::TimedOut, _) => End::TimedOut.interpretation(),
@@ -639,9 +640,23 @@ fn stage_word(stage: Stage) -> &'static str {
     }
 }
 
-/// How a program ended, as the evidence of an attempt has it.
-fn end_of(attempt: &Attempt) -> Option<End> {
-    attempt.end
+/// Without secrets, whoever said them: servers answer without anybody listening in between.
+fn clean(mut outcome: Outcome, redactor: &Redactor) -> Outcome {
+    let text = |text: &str| String::from_utf8_lossy(&redactor.redact_values(text.as_bytes()).0).into_owned();
+    let value = |value: &Value| serde_json::from_str(&text(&value.to_string())).unwrap_or(Value::Null);
+    outcome.output = value(&outcome.output);
+    (outcome.stdout, outcome.stderr) = (text(&outcome.stdout), text(&outcome.stderr));
+    let problem = |found: &mut Option<Problem>| {
+        if let Some(problem) = found {
+            problem.message = text(&problem.message);
+        }
+    };
+    problem(&mut outcome.problem);
+    for attempt in &mut outcome.attempts {
+        attempt.evidence = value(&attempt.evidence);
+        problem(&mut attempt.problem);
+    }
+    outcome
 }
 
 /// Numbers and truth values where a schema wants text: whoever types parameters cannot tell them apart.
