@@ -165,10 +165,17 @@ impl Group {
     fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         let Some((folder, version)) = self.folder(Kind::Memory) else { return Ok(()) };
         if version == 1 {
-            write(&folder.join("memory.limit_in_bytes"), bytes)?;
+            let alone = folder.join("memory.limit_in_bytes");
             // Swap is not memory; machines without it have no such file.
             let both = folder.join("memory.memsw.limit_in_bytes");
-            if both.exists() { write(&both, bytes) } else { Ok(()) }
+            if !both.exists() {
+                return write(&alone, bytes);
+            }
+            // Memory never exceeds memory with swap, not even between two writes: a group that had less before is given
+            // more of both first.
+            let _ = write(&both, bytes);
+            write(&alone, bytes)?;
+            write(&both, bytes)
         } else {
             write(&folder.join("memory.max"), bytes)?;
             let swap = folder.join("memory.swap.max");
