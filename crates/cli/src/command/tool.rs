@@ -18,10 +18,11 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::shop::Open;
-use crate::tool::call::Ask;
+use crate::tool::cache::Kept;
+use crate::tool::call::{Ask, Setting};
+use crate::tool::golden;
 use crate::tool::register::{self, By};
 use crate::tool::shelf::Shelf;
-use crate::tool::{cache, golden};
 use crate::ui::{Out, table};
 
 /// Where a cell finds the tools it was given.
@@ -235,9 +236,8 @@ impl Verb {
         let project = Project::find(global)?;
         if let Self::Refresh = self {
             let home = project.folder()?;
-            for (kind, lasts) in [("schema", cache::SCHEMA_FOR), ("tool", cache::METADATA_FOR)] {
-                cache::Kept { home: &home, kind, lasts }.clear();
-            }
+            Kept::schemas(&home).clear();
+            Kept::metadata(&home).clear();
             out.result(&json!({"refreshed": true}), || "forgotten; it is found out again when it is needed".to_owned());
             return Ok(0);
         }
@@ -447,6 +447,17 @@ pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> R
     })
 }
 
+/// What an MCP server says of the tools behind an adapter's operations.
+pub(crate) fn add_tools(shown: &mut Value, setting: &Setting, id: &str) -> Result<(), Failure> {
+    let found = setting.shelf.adapter(id)?;
+    match setting.schemas_of(&found) {
+        None => {}
+        Some(Ok(tools)) => shown["tools"] = tools,
+        Some(Err(why)) => shown["tools_unknown"] = json!(why),
+    }
+    Ok(())
+}
+
 fn record_json(item: &Item) -> Value {
     json!({"registry": {"hash": item.hash, "status": item.status.word(), "approved": item.approved, "change": item.n}})
 }
@@ -454,6 +465,13 @@ fn record_json(item: &Item) -> Value {
 fn show(shelf: &Shelf, open: &Open, kind: Kind, id: &str, level: Level, history: bool, out: &mut Out) -> Ended {
     let item = shelf.item(kind, id)?;
     let mut shown = item_at(shelf, kind, &item, level)?;
+    if level >= Level::L2 {
+        let setting = super::exec::setting(open, None)?;
+        match kind {
+            Kind::Adapter => add_tools(&mut shown, &setting, &item.id)?,
+            Kind::Tool => shown["programs"] = setting.programs_of(&shelf.tool(&item.id)?),
+        }
+    }
     if level == Level::L3 && kind == Kind::Adapter {
         shown["golden"] = golden::kept(&open.project, &item.id);
     }

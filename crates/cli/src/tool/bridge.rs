@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::call::{Ask, Setting};
 use super::change;
-use crate::command::tool::item_at;
+use crate::command::tool::{add_tools, item_at};
 use crate::failure::Failure;
 use crate::workspace::new_id;
 
@@ -96,7 +96,11 @@ impl Desk {
         if !setting.may(&item.tool) || item.status == Status::Blocked {
             return Err(Failure::new(error::NOT_FOUND, format!("no tool {id:?} was given to this agent")));
         }
-        item_at(&setting.shelf, kind, &item, level)
+        let mut shown = item_at(&setting.shelf, kind, &item, level)?;
+        if kind == Kind::Adapter && level >= Level::L2 {
+            add_tools(&mut shown, setting, &item.id)?;
+        }
+        Ok(shown)
     }
 
     fn all(&self, level: Level, tool: Option<&str>) -> Result<Value, Failure> {

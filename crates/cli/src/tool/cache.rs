@@ -11,9 +11,9 @@ use actum_contract::canon;
 use actum_contract::digest::{Blake3, Digest};
 use serde_json::{Value, json};
 
-/// How long each kind is believed.
-pub(crate) const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
-pub(crate) const METADATA_FOR: Duration = Duration::from_secs(3_600);
+/// How long what servers say of their tools is believed, and what is known of programs.
+const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
+const METADATA_FOR: Duration = Duration::from_secs(3_600);
 
 /// Results kept in memory, and the largest that is.
 const RESULTS_MAX: usize = 1_000;
@@ -43,10 +43,6 @@ impl Results {
             held.clear();
         }
         held.insert(key, result.clone());
-    }
-
-    pub(crate) fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -99,12 +95,22 @@ pub(crate) fn state_of(folders: &[PathBuf]) -> Option<(String, bool)> {
 
 /// Something found out about a server or a program, kept in a file.
 pub(crate) struct Kept<'a> {
-    pub home: &'a Path,
-    pub kind: &'static str,
-    pub lasts: Duration,
+    home: &'a Path,
+    kind: &'static str,
+    lasts: Duration,
 }
 
-impl Kept<'_> {
+impl<'a> Kept<'a> {
+    /// What adapters of servers look like.
+    pub(crate) const fn schemas(home: &'a Path) -> Self {
+        Self { home, kind: "schema", lasts: SCHEMA_FOR }
+    }
+
+    /// What is known of the programs of tools.
+    pub(crate) const fn metadata(home: &'a Path) -> Self {
+        Self { home, kind: "tool", lasts: METADATA_FOR }
+    }
+
     fn path(&self, key: &str) -> PathBuf {
         self.home.join("cache").join(self.kind).join(format!("{key}.json"))
     }

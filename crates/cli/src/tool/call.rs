@@ -1,30 +1,25 @@
 //! One call of a tool: looked up, checked, agreed to where that is needed, made, and told with its evidence. What is not
 //! allowed is denied.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actum_adapters::mcp::{HttpLink, McpLink};
-use actum_adapters::{
-    Attempt, Hands, Http, Job, Link, McpCall, Outcome, Problem, Request, SdkCall, Servers, Stage, sdk, transform,
-};
+use actum_adapters::{Hands, Http, Link, Request, Servers, transform};
 use actum_api::error;
-use actum_contract::digest::Digest;
-use actum_contract::execution::{End, Interpretation, NetworkLevel, Redactor, Sandbox, State, Violation};
-use actum_contract::tool::{
-    Adapter, DataAccess, Entry, Interface, Narrowed, Server, Went, arguments, check_chain, narrow,
-};
+use actum_contract::execution::{NetworkLevel, Redactor, Sandbox, State, Violation};
+use actum_contract::tool::{Adapter, DataAccess, Entry, Interface, Narrowed, arguments, check_chain, narrow};
 use actum_ledger::registry::{Kind, Status};
 use actum_sandbox::Spawner;
 use serde_json::{Map, Value, json};
 
-use super::cache::{self, Results};
+use super::cache::{self, Kept, Results};
 use super::cells::{Ground, Programs, Stops, ToolCells};
 use super::register::misfit;
 use super::secret;
 use super::shelf::{Found, Shelf};
+use super::speak::Speaker;
+use super::tell::{clean, refused, remembered, told};
 use crate::approval;
 use crate::capture::Evidence;
 use crate::config::SandboxConfig;
@@ -78,11 +73,11 @@ pub(crate) struct Called {
 }
 
 /// A tool, the adapters that are tried, and what each may use.
-struct Chosen {
-    tool: Found<Entry>,
-    chain: Vec<Found<Adapter>>,
-    narrowed: Vec<Narrowed>,
-    operation: Option<String>,
+pub(super) struct Chosen {
+    pub tool: Found<Entry>,
+    pub chain: Vec<Found<Adapter>>,
+    pub narrowed: Vec<Narrowed>,
+    pub operation: Option<String>,
 }
 
 /// Attempts that one call may come to, for the time all of them may take.
@@ -121,6 +116,49 @@ impl Setting {
             waits: false,
             until: None,
         })
+    }
+
+    /// What the server of an MCP adapter says of the tools it maps to: from what is known, or by asking it. Nothing for
+    /// adapters of other types; an error in a sentence if it does not answer.
+    pub(crate) fn schemas_of(&self, found: &Found<Adapter>) -> Option<Result<Value, String>> {
+        let Interface::Mcp(mcp) = &found.is.interface else { return None };
+        let ask = || -> Result<Value, String> {
+            let tool = self.shelf.tool(&found.is.tool_id).map_err(|failure| failure.message)?;
+            if !tool.item.approved || tool.item.status == Status::Blocked {
+                return Err(format!("{} may not be called", tool.item.id));
+            }
+            let key = cache::key(&json!([tool.item.hash, found.item.hash])).unwrap_or_default();
+            let kept = Kept::schemas(&self.home);
+            if let Some(known) = kept.get(&key) {
+                return Ok(known);
+            }
+            let narrowed = self.within(narrow(&tool.is, &self.granted, &found.is.override_, false));
+            let link = Link { adapter: &found.is, sandbox: narrowed.sandbox };
+            let secrets = secret::of_tool(&tool.item.id, &tool.is.secrets).map_err(|failure| failure.message)?;
+            let cells = self.cells(&tool.is, None);
+            let stop = || self.stops.is_stopped();
+            let speaker = Speaker { setting: self, cells: &cells, stop: &stop, tool_hash: &tool.item.hash };
+            let all = speaker.list(&link, &tool.is, mcp, &secrets)?;
+            let is_mapped = |one: &Value| mcp.tools.values().any(|name| one["name"] == name.as_str());
+            let tools: Value = all.into_iter().filter(is_mapped).collect();
+            kept.put(&key, &tools);
+            Ok(tools)
+        };
+        Some(ask())
+    }
+
+    /// The programs a tool may run, as they are on this machine.
+    pub(crate) fn programs_of(&self, tool: &Found<Entry>) -> Value {
+        let kept = Kept::metadata(&self.home);
+        let key = cache::key(&json!(tool.item.hash)).unwrap_or_default();
+        if let Some(known) = kept.get(&key) {
+            return known;
+        }
+        let cells = self.cells(&tool.is, None);
+        let of = |name: &String| json!({"command": name, "program": cells.program_named(name)});
+        let found: Value = tool.is.scope.commands.iter().map(of).collect();
+        kept.put(&key, &found);
+        found
     }
 
     /// Whether a tool may change the workspace.
@@ -378,7 +416,6 @@ impl Setting {
     }
 
     /// Everything that determines the result, if it may be remembered; and the state of the files that are part of it.
-    #[expect(clippy::type_complexity, reason = "a key, and what it is made of that may move meanwhile")]
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
@@ -504,161 +541,6 @@ fn operation_of(adapter: &Adapter, tool: &Entry, wanted: Option<&str>) -> Result
     }
 }
 
-fn refused(id: &str, ask: &Ask, violations: Vec<Violation>, evidence: &Evidence) -> Called {
-    let interpretation = Interpretation {
-        meaning: "Refused before it was run".into(),
-        action: "Mend the call, or change what is registered".into(),
-    };
-    let result = json!({
-        "execution_id": id, "tool_id": ask.tool, "adapter_id": ask.adapter, "operation": ask.operation,
-        "status": "refused", "exit_code": null, "interpretation": interpretation, "stdout": "", "stderr": "",
-        "output": null, "truncated": false, "output_files": [], "duration_ms": 0, "violations": violations,
-        "evidence": evidence.json(),
-    });
-    Called { result, code: 3 }
-}
-
-fn remembered(id: &str, key: &str, mut result: Value) -> Called {
-    result["evidence"]["cache"] = json!({"hit": true, "key": key, "execution_id": result["execution_id"]});
-    result["execution_id"] = json!(id);
-    result["cached"] = json!(true);
-    result["duration_ms"] = json!(0);
-    Called { result, code: 0 }
-}
-
-fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
-    let last = outcome.attempts.last();
-    let is_program = chosen
-        .chain
-        .iter()
-        .find(|one| one.item.id == outcome.adapter_id)
-        .is_none_or(|one| matches!(one.is.interface, Interface::Cli(_) | Interface::Sdk(_)));
-    let stage = outcome.problem.as_ref().map(|problem| problem.stage);
-    let (status, code) = match (outcome.went, stage) {
-        (Went::Well, None) => ("success", 0),
-        (_, Some(Stage::Denied)) => ("refused", 3),
-        (_, Some(Stage::Input)) => ("refused", 2),
-        (Went::TimedOut, _) => ("timeout", 4),
-        (Went::Unavailable, _) => ("unavailable", 1),
-        _ => (last.and_then(|attempt| attempt.end).map_or("failure", failure_word), 1),
-    };
-    let interpretation = interpretation_of(outcome, last, is_program);
-    let ended = last.and_then(|attempt| attempt.end).map(End::code).map(u64::from);
-    let exit_code =
-        if is_program { ended.or(outcome.code) } else { Some(u64::from(code)).filter(|_| status != "refused") };
-    let passed = |good: bool| if good { State::Passed } else { State::Failed };
-    let ran = !matches!(stage, Some(Stage::Input | Stage::Denied));
-    evidence.note("Timeout enforced", passed(ran), format!("{} ms", chosen.narrowed[0].sandbox.timeout_ms));
-    evidence.note("Resource limits monitored", passed(ran), None);
-    evidence.note("Output streams captured", passed(ran), None);
-    evidence.note("Errors logged with context", State::Passed, outcome.problem.as_ref().map(ToString::to_string));
-    evidence.note("Exit code interpreted", State::Passed, interpretation.meaning.clone());
-    evidence.note("Outputs collected and validated", passed(stage != Some(Stage::Output)), None);
-    evidence.note("Evidence captured", State::Passed, None);
-    evidence.note("Cleanup performed", State::Passed, "the cells' processes, mounts and groups are gone".to_owned());
-    // The last attempt's own evidence stands at the top, where that of every execution does.
-    if let Some(Value::Object(details)) = last.map(|attempt| attempt.evidence.clone()) {
-        for (name, value) in details {
-            evidence.details.entry(name).or_insert(value);
-        }
-    }
-    let attempts: Vec<Value> = outcome
-        .attempts
-        .iter()
-        .map(|attempt| {
-            json!({"adapter_id": attempt.adapter_id, "went": went_word(attempt.went), "code": attempt.code,
-                "duration_ms": attempt.duration_ms, "problem": attempt.problem.as_ref().map(ToString::to_string)})
-        })
-        .collect();
-    evidence.details.insert("attempts".into(), json!(attempts));
-    let error = outcome
-        .problem
-        .as_ref()
-        .map(|problem| json!({"stage": stage_word(problem.stage), "path": problem.path, "message": problem.message}));
-    let mut result = json!({
-        "execution_id": id, "tool_id": chosen.tool.item.id, "adapter_id": outcome.adapter_id,
-        "operation": chosen.operation, "status": status, "exit_code": exit_code, "interpretation": interpretation,
-        "stdout": outcome.stdout, "stderr": outcome.stderr, "output": outcome.output, "truncated": outcome.is_cut,
-        "output_files": [], "duration_ms": outcome.duration_ms, "error": error, "cached": false,
-        "evidence": evidence.json(),
-    });
-    if !is_program {
-        result["http_status"] = json!(outcome.code);
-    }
-    if ask.adapter.is_none() && chosen.tool.item.status == Status::Deprecated {
-        result["warning"] = json!(format!("{} is deprecated", chosen.tool.item.id));
-    }
-    Called { result, code }
-}
-
-fn failure_word(end: End) -> &'static str {
-    match end {
-        End::Exited(_) => "failure",
-        other => other.status(),
-    }
-}
-
-fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool) -> Interpretation {
-    let of = |meaning: &str, action: &str| Interpretation { meaning: meaning.into(), action: action.into() };
-    if let Some(problem) = &outcome.problem {
-        match problem.stage {
-            Stage::Input => return of("Refused before it was run", "Mend the parameters"),
-            Stage::Denied => return of("Refused: somebody may not be reached", "Ask for it in the tool's scope"),
-            Stage::Output if outcome.went != Went::Well => {
-                return of("What came out is not what was expected", "Log and handle");
-            }
-            _ => {}
-        }
-    }
-    match (last.and_then(|attempt| attempt.end), outcome.went, outcome.code) {
-        (Some(end), _, _) => end.interpretation(),
-        (None, Went::Well, _) => of("Success", "Continue workflow"),
-        (None, Went::TimedOut, _) => End::TimedOut.interpretation(),
-        (None, Went::Unavailable, _) => of("It could not be reached", "Check that it is there, and try again"),
-        (None, Went::Wrong(_), Some(status)) if !is_program => {
-            of(&format!("Answered with status {status}"), "Log and handle")
-        }
-        (None, Went::Wrong(_), _) => of("Tool-specific error", "Log and handle"),
-    }
-}
-
-fn went_word(went: Went) -> &'static str {
-    match went {
-        Went::Well => "well",
-        Went::Wrong(_) => "wrong",
-        Went::TimedOut => "timed_out",
-        Went::Unavailable => "unavailable",
-    }
-}
-
-fn stage_word(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Input => "input",
-        Stage::Call => "call",
-        Stage::Output => "output",
-        Stage::Denied => "denied",
-    }
-}
-
-/// Without secrets, whoever said them: servers answer without anybody listening in between.
-fn clean(mut outcome: Outcome, redactor: &Redactor) -> Outcome {
-    let text = |text: &str| String::from_utf8_lossy(&redactor.redact_values(text.as_bytes()).0).into_owned();
-    let value = |value: &Value| serde_json::from_str(&text(&value.to_string())).unwrap_or(Value::Null);
-    outcome.output = value(&outcome.output);
-    (outcome.stdout, outcome.stderr) = (text(&outcome.stdout), text(&outcome.stderr));
-    let problem = |found: &mut Option<Problem>| {
-        if let Some(problem) = found {
-            problem.message = text(&problem.message);
-        }
-    };
-    problem(&mut outcome.problem);
-    for attempt in &mut outcome.attempts {
-        attempt.evidence = value(&attempt.evidence);
-        problem(&mut attempt.problem);
-    }
-    outcome
-}
-
 /// Numbers and truth values where a schema wants text: whoever types parameters cannot tell them apart.
 fn coerced(params: &Map<String, Value>, schema: Option<&Value>) -> Map<String, Value> {
     let is_text = |name: &String| schema.is_some_and(|schema| schema["properties"][name]["type"] == "string");
@@ -667,89 +549,4 @@ fn coerced(params: &Map<String, Value>, schema: Option<&Value>) -> Map<String, V
         _ => (name.clone(), value.clone()),
     };
     params.iter().map(mend).collect()
-}
-
-/// Speaks to servers and packages for one call.
-struct Speaker<'a> {
-    setting: &'a Setting,
-    cells: &'a ToolCells,
-    stop: &'a (dyn Fn() -> bool + Sync),
-    tool_hash: &'a str,
-}
-
-impl std::fmt::Debug for Speaker<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Speaker")
-    }
-}
-
-impl Speaker<'_> {
-    fn job(&self, program: &[String], link: &Link<'_>, secrets: &BTreeMap<String, String>) -> Job {
-        Job {
-            program: program.to_vec(),
-            environment: BTreeMap::new(),
-            secrets: secrets.clone(),
-            stdin: None,
-            sandbox: link.sandbox.clone(),
-        }
-    }
-}
-
-impl McpCall for Speaker<'_> {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        tool: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt {
-        let adapter = &link.adapter.adapter_id;
-        let failed = |message: String| Attempt::failed(adapter, Went::Unavailable, Problem::new(Stage::Call, message));
-        let Interface::Mcp(mcp) = &link.adapter.interface else {
-            return failed("the adapter is of another type".into());
-        };
-        let Some(server) = tool.servers.get(&mcp.server) else {
-            return failed(format!("{} names no server {:?}", tool.tool_id, mcp.server));
-        };
-        let program: &[String] = match server {
-            Server::Command(command) => command,
-            Server::Url(_) => &[],
-        };
-        let job = self.job(program, link, secrets);
-        // All that makes a difference; what the secrets are is told by their digest alone.
-        let secret = Digest::sha256(format!("{secrets:?}").as_bytes()).to_hex();
-        let key = format!("{} {} {:?} {secret} {:?}", self.tool_hash, mcp.server, link.sandbox, self.setting.ground);
-        let headers = BTreeMap::new();
-        let client_for = |url: &str| self.setting.http.client_for(&link.sandbox.network, url);
-        let http =
-            HttpLink { headers: &headers, bearer: secrets.get("token").map(String::as_str), client_for: &client_for };
-        let reached = McpLink { adapter_id: adapter, mcp, server, key: &key, job: &job, http: Some(http) };
-        let left = deadline.saturating_duration_since(Instant::now());
-        let operation = operation.unwrap_or_default();
-        self.setting.servers.attempt(self.cells, &reached, operation, params.clone(), left, self.stop)
-    }
-}
-
-impl SdkCall for Speaker<'_> {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        _: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt {
-        let adapter = &link.adapter.adapter_id;
-        let Interface::Sdk(package) = &link.adapter.interface else {
-            let problem = Problem::new(Stage::Call, "the adapter is of another type");
-            return Attempt::failed(adapter, Went::Unavailable, problem);
-        };
-        let mut job = self.job(&[], link, secrets);
-        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        job.sandbox.timeout_ms = job.sandbox.timeout_ms.min(u64::try_from(left).unwrap_or(u64::MAX)).max(1);
-        sdk::attempt(self.cells, adapter, package, operation.unwrap_or_default(), params, job)
-    }
 }

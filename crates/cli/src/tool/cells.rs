@@ -236,10 +236,14 @@ impl ToolCells {
 
     /// Which program an adapter would run, for who wants to know whether it is still the same.
     pub(crate) fn program_of(&self, adapter: &Adapter) -> Value {
-        let name = match &adapter.interface {
-            Interface::Cli(cli) => cli.executable.as_str(),
-            _ => return Value::Null,
-        };
+        match &adapter.interface {
+            Interface::Cli(cli) => self.program_named(&cli.executable),
+            _ => Value::Null,
+        }
+    }
+
+    /// Where a program is, and what is in it.
+    pub(crate) fn program_named(&self, name: &str) -> Value {
         let found = find_program(name.as_ref(), cell::PATH.as_ref(), self.ground.at());
         let digests = found.ok().and_then(|(place, file)| Some((place, self.digests(&file, false)?)));
         digests.map_or(Value::Null, |(place, (_, blake3, _))| json!([place.display().to_string(), blake3.to_hex()]))
