@@ -422,8 +422,13 @@ impl Setting {
         if tool.scope.data_access == DataAccess::Write || tool.first_use || tool.scope.elevated || tool.scope.open {
             return None;
         }
-        let reads =
-            tool.scope.data_access == DataAccess::Read && !matches!(chosen.chain[0].is.interface, Interface::Api(_));
+        // What somebody else answers, or a server that remembers, depends on more than can be seen from here.
+        let is_alone = |one: &Found<Adapter>| matches!(one.is.interface, Interface::Cli(_) | Interface::Sdk(_));
+        let is_offline = chosen.narrowed.iter().all(|one| one.sandbox.network.level == NetworkLevel::Offline);
+        if !chosen.chain.iter().all(is_alone) || !is_offline || !tool.secrets.is_empty() {
+            return None;
+        }
+        let reads = tool.scope.data_access == DataAccess::Read;
         let files = if reads { Some(self.files(tool)?) } else { None };
         let programs: Vec<Value> = chosen.chain.iter().map(|one| self.cells(tool, None).program_of(&one.is)).collect();
         let hashes: Vec<&String> = chosen.chain.iter().map(|one| &one.item.hash).collect();
@@ -492,7 +497,8 @@ impl Setting {
 
 fn limits_json(sandbox: &Sandbox) -> Value {
     let hosts: Vec<String> = sandbox.network.allow.iter().map(ToString::to_string).collect();
-    json!([sandbox.timeout_ms, sandbox.memory_mb, sandbox.cpu_cores, sandbox.disk_mb, sandbox.max_children, hosts])
+    // How long it may take makes no difference to what was in time.
+    json!([sandbox.memory_mb, sandbox.cpu_cores, sandbox.disk_mb, sandbox.max_children, hosts])
 }
 
 /// The schema of an operation's parameters, if somebody wrote one down.
