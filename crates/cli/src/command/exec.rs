@@ -93,7 +93,8 @@ impl Exec {
         // Before there are threads, which would get them instead.
         let signals = Signals::catch().map_err(|e| cell::not_built(&e.to_string()))?;
         // The ledger is reached before anything is done: what cannot be recorded is not done.
-        let ledger = workspace::Ledger::open(&project, out)?;
+        let open = Open::new(Project::at(&project), out)?;
+        let ledger = workspace::Ledger::over(&open);
         execution::settle(&project, &ledger)?;
         let text = canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         let digest = Digest::sha256(&text).to_hex();
@@ -103,7 +104,7 @@ impl Exec {
         evidence.passed("Evidence capture initialized", claim.folder.display().to_string());
         let folder = claim.folder.clone();
         let agreed = agreed_on(&value);
-        let registered = registered(&project, &config, &contract.tool_id, out)?;
+        let registered = registered(&open, &config, &contract.tool_id)?;
         let run = Run { id, folder, project: &project, execution: contract, config, evidence, registered, agreed };
         let (result, code) = match run.go(signals, out) {
             Ok(done) => done,
@@ -171,7 +172,7 @@ pub(crate) fn call_tool(
 ) -> Ended {
     let mut setting = setting(&open, signals)?;
     setting.session = session;
-    let ledger = workspace::Ledger::open(&open.project, out)?;
+    let ledger = workspace::Ledger::over(&open);
     execution::settle(&open.project, &ledger)?;
     let id = new_id();
     let asked = json!({"tool": ask.tool, "adapter": ask.adapter, "operation": ask.operation, "params": ask.params});
@@ -514,11 +515,10 @@ fn agreed_on(contract: &Value) -> Value {
 }
 
 /// The allowlist's entry for a tool that is registered and not in actum.toml, if it may be called.
-fn registered(project: &Project, config: &Config, id: &str, out: &Out) -> Result<Option<Tool>, Failure> {
+fn registered(open: &Open, config: &Config, id: &str) -> Result<Option<Tool>, Failure> {
     if config.tools.contains_key(id) {
         return Ok(None);
     }
-    let open = Open::new(Project::at(project), out)?;
     let Ok(found) = Shelf::new(&open.waiter, &open.registry, &open.tenant).tool(id) else { return Ok(None) };
     if !found.item.approved {
         return Ok(None);
