@@ -4,6 +4,7 @@ use actum_adapters::{Attempt, Outcome, Problem, Stage};
 use actum_contract::execution::{End, Interpretation, Redactor, State, Violation};
 use actum_contract::tool::{Interface, Went};
 use actum_ledger::registry::Status;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::call::{Ask, Called, Chosen};
@@ -90,10 +91,26 @@ pub(super) fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut 
     if !is_program {
         result["http_status"] = json!(outcome.code);
     }
-    if ask.adapter.is_none() && chosen.tool.item.status == Status::Deprecated {
-        result["warning"] = json!(format!("{} is deprecated", chosen.tool.item.id));
+    let warnings = warnings(ask, chosen);
+    if !warnings.is_empty() {
+        result["warnings"] = json!(warnings);
     }
     Called { result, code }
+}
+
+/// What whoever calls should know, although it went well.
+fn warnings(ask: &Ask, chosen: &Chosen) -> Vec<String> {
+    let mut found = Vec::new();
+    if chosen.tool.item.status == Status::Deprecated {
+        found.push(format!("{} is deprecated", chosen.tool.item.id));
+    }
+    let old = chosen.chain.iter().find(|one| ask.adapter.is_none() && one.item.status == Status::Deprecated);
+    found.extend(old.map(|one| format!("{} is deprecated", one.item.id)));
+    let today = Timestamp::now().to_string();
+    if let Some(date) = chosen.tool.is.next_review.as_ref().filter(|date| date.as_str() < &today[..10]) {
+        found.push(format!("the review of {} was due on {date}", chosen.tool.item.id));
+    }
+    found
 }
 
 fn failure_word(end: End) -> &'static str {
