@@ -186,6 +186,9 @@ pub(crate) fn call_tool(
             claim.finish(&called.result, &ledger)?;
             out.detail(&format!("evidence: {}", folder.join("result.json").display()));
             out.result(&called.result, || super::tool::shown_output(&called.result));
+            for warning in called.result["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                out.remark(&format!("note: {warning}"));
+            }
             Ok(called.code)
         }
         Err(failure) => {
