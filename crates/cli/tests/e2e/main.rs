@@ -21,6 +21,8 @@ mod sandbox_attack;
 mod sandbox_network;
 mod store;
 mod tamper;
+mod tools;
+mod tools_registry;
 mod workspace;
 mod workspace_crash;
 mod workspace_hostile;
