@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use actum_adapters::call::violations;
 use actum_adapters::mcp::{HttpLink, McpLink};
 use actum_adapters::{
     Attempt, Hands, Http, Job, Link, McpCall, Outcome, Problem, Request, SdkCall, Servers, Stage, sdk, transform,
@@ -13,9 +14,7 @@ use actum_adapters::{
 use actum_api::error;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{End, Interpretation, NetworkLevel, Redactor, Sandbox, State, Violation};
-use actum_contract::tool::{
-    Adapter, DataAccess, Entry, Interface, Narrowed, Server, Went, arguments, check_chain, narrow,
-};
+use actum_contract::tool::{Adapter, DataAccess, Entry, Interface, Narrowed, Server, Went, check_chain, narrow};
 use actum_ledger::registry::{Kind, Status};
 use actum_sandbox::Spawner;
 use serde_json::{Map, Value, json};
@@ -350,14 +349,8 @@ impl Setting {
         }
         if let Interface::Cli(cli) = &adapter.interface
             && let Ok(params) = transform::input(&adapter.input, schema, ask.params.clone())
-            && let Err(bad) = arguments(cli, chosen.operation.as_deref(), &params)
         {
-            let told = bad.into_iter().map(|one| Violation {
-                check: "IV-02",
-                field: format!("params.{}", one.parameter),
-                message: one.why,
-            });
-            found.extend(told);
+            found.extend(violations(cli, &chosen.tool.is, chosen.operation.as_deref(), &params));
         }
         found
     }
@@ -477,23 +470,18 @@ fn operation_of(adapter: &Adapter, tool: &Entry, wanted: Option<&str>) -> Result
             Some(wanted) if !known.is_empty() && !known.contains(&wanted) => {
                 Err(format!("{} has no operation {wanted:?}; it has {}", adapter.adapter_id, list()))
             }
-            Some(wanted) if commands.iter().any(|command| command == wanted) => Ok(Some(wanted.to_owned())),
             Some(wanted) if runs && (known.contains(&wanted) || name.as_deref() == Some(wanted)) => {
                 Ok(Some(wanted.to_owned()))
             }
             Some(wanted) if runs && tool.operations.contains_key(wanted) => Ok(Some(wanted.to_owned())),
+            Some(wanted) if runs && commands.iter().any(|command| command == wanted) => Ok(Some(wanted.to_owned())),
             Some(wanted) => {
                 Err(format!("{wanted:?} is not among the commands of {}: {}", tool.tool_id, commands.join(", ")))
             }
             None if !known.is_empty() && known.len() == 1 && runs => Ok(Some(known[0].to_owned())),
             None if !known.is_empty() => Err(format!("name an operation: {}", list())),
             None if runs => Ok(None),
-            None => Err(format!(
-                "{} may not run {:?}; name one of its operations: {}",
-                tool.tool_id,
-                cli.executable,
-                commands.join(", ")
-            )),
+            None => Err(format!("{} may not run {:?}, only {}", tool.tool_id, cli.executable, commands.join(", "))),
         };
     }
     match wanted {
@@ -603,6 +591,9 @@ fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool
     if let Some(problem) = &outcome.problem {
         match problem.stage {
             Stage::Input => return of("Refused before it was run", "Mend the parameters"),
+            Stage::Denied if is_program => {
+                return of("Refused: it is not the program that was approved", "Register it anew, if it is right");
+            }
             Stage::Denied => return of("Refused: somebody may not be reached", "Ask for it in the tool's scope"),
             Stage::Output if outcome.went != Went::Well => {
                 return of("What came out is not what was expected", "Log and handle");

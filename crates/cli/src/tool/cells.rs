@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use actum_adapters::{Cells, Job, Ran, Session};
+use actum_adapters::{Cells, Job, NotRun, Ran, Session};
 use actum_contract::digest::Digest;
 use actum_contract::execution::{End, FilesystemLevel, GRACE_MS, Redactor, STDERR_BYTES_MAX};
 use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
@@ -269,9 +269,12 @@ impl ToolCells {
 }
 
 impl Cells for ToolCells {
-    fn run(&self, job: &Job) -> Result<Ran, String> {
+    fn run(&self, job: &Job) -> Result<Ran, NotRun> {
         let mut details = Map::new();
-        let planned = self.plan(job, &mut details).map_err(|failure| failure.message)?;
+        let planned = self.plan(job, &mut details).map_err(|failure| NotRun {
+            is_denied: failure.row.name == actum_api::error::EXECUTION_REFUSED,
+            why: failure.message,
+        })?;
         let redactor = Redactor::new(job.secrets.values().map(String::as_str));
         let signals = self.stops.signals().map_err(|e| e.to_string())?;
         let caught = catch(planned, &self.spawner, job.stdin.as_deref(), &redactor, self.keep.as_deref(), signals)
