@@ -22,6 +22,8 @@ mod sandbox_network;
 mod store;
 mod tamper;
 mod tools;
+mod tools_input;
+mod tools_program;
 mod tools_registry;
 mod workspace;
 mod workspace_crash;
