@@ -33,6 +33,7 @@ use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::Taken;
 use crate::run::shop::Open;
+use crate::tool::cache::Results;
 use crate::tool::call::{Ask, Setting};
 use crate::tool::cells::{Ground, Stops};
 use crate::tool::shelf::Shelf;
@@ -63,7 +64,7 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "FILE", requires = "tool")]
     stdin: Option<PathBuf>,
 
-    /// Remember results under this name, and answer from them as long as nothing they were made of has changed
+    /// Remember results under this name for a day, and answer from them as long as nothing they were made of has changed
     #[arg(long, value_name = "NAME", requires = "tool")]
     session: Option<String>,
 }
@@ -170,6 +171,9 @@ pub(crate) fn call_tool(
     out: &mut Out,
 ) -> Ended {
     let mut setting = setting(&open, signals)?;
+    if session.is_some() {
+        setting.results = Arc::new(Results::kept(&setting.home));
+    }
     setting.session = session;
     let ledger = workspace::Ledger::open(&open.project, out)?;
     execution::settle(&open.project, &ledger)?;

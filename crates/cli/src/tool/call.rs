@@ -152,11 +152,11 @@ impl Setting {
         if let Some((key, result)) = key.as_ref().and_then(|(key, _)| Some((key, self.results.get(key)?))) {
             return Ok(remembered(id, key, result));
         }
+        let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         // Last of all, so that an agreement for once is not used up by something that does not run.
         if let Some(approval) = self.approve(&chosen, ask, stop)? {
             evidence.details.insert("approval_id".into(), approval.into());
         }
-        let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         evidence.passed("Sandbox limits set appropriately", None);
         let redactor = Redactor::new(secrets.values().map(String::as_str));
         let cells = self.cells(&chosen.tool.is, keep);
@@ -375,7 +375,11 @@ impl Setting {
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
-        if tool.scope.data_access == DataAccess::Write || tool.first_use || tool.scope.elevated || tool.scope.open {
+        let waits = tool.first_use || tool.scope.elevated || tool.scope.open;
+        let is_wider = chosen.narrowed.iter().any(|one| !one.widened.is_empty());
+        // Another secret may be another answer, and what it was is kept nowhere.
+        let is_secret = self.results.outlive_the_process() && !tool.secrets.is_empty();
+        if tool.scope.data_access == DataAccess::Write || waits || is_wider || is_secret || !only_asks(chosen) {
             return None;
         }
         let reads =
@@ -405,11 +409,9 @@ impl Setting {
         for (one, narrowed) in chosen.chain.iter().zip(&chosen.narrowed).filter(|(one, _)| !one.item.approved) {
             wants.extend(narrowed.widened.iter().map(|what| format!("{} {what}", one.item.id)));
         }
-        let first = self.home.join("cache").join("first-use").join(format!(
-            "{}-{}",
-            self.session.as_deref().unwrap_or("here"),
-            chosen.tool.item.hash
-        ));
+        let session = self.session.as_deref().unwrap_or("here");
+        let name = cache::key(&json!([session, chosen.tool.item.hash])).unwrap_or_default();
+        let first = self.home.join("cache").join("first-use").join(name);
         let is_first = tool.first_use && !first.exists();
         if is_first {
             wants.push("first use".to_owned());
@@ -444,6 +446,17 @@ impl Setting {
         }
         Ok(Some(id))
     }
+}
+
+/// Whether a call changes nothing elsewhere: services are only asked, and programs reach nobody.
+fn only_asks(chosen: &Chosen) -> bool {
+    chosen.chain.iter().zip(&chosen.narrowed).all(|(one, narrowed)| match &one.is.interface {
+        Interface::Api(api) => {
+            let endpoint = chosen.operation.as_ref().and_then(|operation| api.endpoints.get(operation));
+            endpoint.is_some_and(|endpoint| matches!(endpoint.method.as_str(), "GET" | "HEAD"))
+        }
+        _ => narrowed.sandbox.network.level == NetworkLevel::Offline,
+    })
 }
 
 fn limits_json(sandbox: &Sandbox) -> Value {
