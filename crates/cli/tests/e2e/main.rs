@@ -25,6 +25,7 @@ mod tools;
 mod tools_input;
 mod tools_program;
 mod tools_registry;
+mod tools_trust;
 mod workspace;
 mod workspace_crash;
 mod workspace_hostile;
