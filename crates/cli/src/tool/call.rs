@@ -185,7 +185,7 @@ impl Setting {
             deadline,
         };
         let outcome = actum_adapters::call::call(&request, &hands);
-        let called = told(id, ask, &chosen, &clean(outcome, &redactor), evidence);
+        let called = told(id, &chosen, &clean(outcome, &redactor), evidence);
         if let Some((key, before)) = key
             && called.code == 0
             && before.is_none_or(|before| self.files(&chosen.tool.is).is_some_and(|now| now == (before, true)))
@@ -332,7 +332,10 @@ impl Setting {
         let adapter = &chosen.chain[0].is;
         let schema = schema_of(&chosen.tool.is, chosen.operation.as_deref());
         let properties = schema.and_then(|schema| schema["properties"].as_object());
-        for (name, value) in &ask.params {
+        // As they were given, and as each adapter calls them.
+        let changed = |one: &Found<Adapter>| transform::input(&one.is.input, schema, ask.params.clone()).ok();
+        let changed: Vec<Map<String, Value>> = chosen.chain.iter().filter_map(changed).collect();
+        for (name, value) in ask.params.iter().chain(changed.iter().flatten()) {
             let is_path = PATHS.contains(&name.as_str())
                 || properties.is_some_and(|all| all.get(name).is_some_and(|one| one["format"] == "path"));
             let is_program = matches!(adapter.interface, Interface::Cli(_) | Interface::Sdk(_) | Interface::Mcp(_));
@@ -342,8 +345,10 @@ impl Setting {
                 _ => Vec::new(),
             };
             for text in texts.into_iter().filter(|_| is_path && is_program) {
-                if let Err(message) = self.ground.holds(text) {
-                    found.push(Violation { check: "IV-03", field: format!("params.{name}"), message });
+                let field = format!("params.{name}");
+                let is_known = |known: &Violation| known.field == field;
+                if let (Err(message), false) = (self.ground.holds(text), found.iter().any(is_known)) {
+                    found.push(Violation { check: "IV-03", field, message });
                 }
             }
         }
@@ -371,7 +376,6 @@ impl Setting {
     }
 
     /// Everything that determines the result, if it may be remembered; and the state of the files that are part of it.
-    #[expect(clippy::type_complexity, reason = "a key, and what it is made of that may move meanwhile")]
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
@@ -527,7 +531,7 @@ fn remembered(id: &str, key: &str, mut result: Value) -> Called {
     Called { result, code: 0 }
 }
 
-fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
+fn told(id: &str, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
     let last = outcome.attempts.last();
     let is_program = chosen
         .chain
@@ -586,8 +590,11 @@ fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: E
     if !is_program {
         result["http_status"] = json!(outcome.code);
     }
-    if ask.adapter.is_none() && chosen.tool.item.status == Status::Deprecated {
-        result["warning"] = json!(format!("{} is deprecated", chosen.tool.item.id));
+    let adapter = chosen.chain.iter().find(|one| one.item.id == outcome.adapter_id).map(|one| &one.item);
+    if let Some(item) =
+        [Some(&chosen.tool.item), adapter].into_iter().flatten().find(|i| i.status == Status::Deprecated)
+    {
+        result["warning"] = json!(format!("{} is deprecated", item.id));
     }
     Called { result, code }
 }

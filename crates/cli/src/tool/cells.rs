@@ -14,7 +14,7 @@ use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
 use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
 use serde_json::{Map, Value, json};
 
-use crate::capture::{catch, hash, lost, tell_cell, tell_end};
+use crate::capture::{catch, hash, lost, sha256, tell_cell, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
@@ -255,14 +255,8 @@ impl ToolCells {
             return Some(found.clone());
         }
         let blake3 = hash(&mut file.try_clone().ok()?).ok()?;
-        let sha256 = with_sha256.then(|| {
-            let mut bytes = Vec::new();
-            let mut file = file.try_clone().ok()?;
-            std::io::Seek::rewind(&mut file).ok()?;
-            std::io::Read::read_to_end(&mut file, &mut bytes).ok()?;
-            Some(Digest::sha256(&bytes).to_hex())
-        });
-        let found = (identity, blake3, sha256.flatten());
+        let sha256 = if with_sha256 { Some(sha256(&mut file.try_clone().ok()?).ok()?) } else { None };
+        let found = (identity, blake3, sha256);
         known.push(found.clone());
         Some(found)
     }
