@@ -274,8 +274,66 @@ fn the_program_is_the_one_that_was_approved() {
         assert!(called.1["error"]["message"].as_str().unwrap().contains("is not the program that was approved"));
     }
     assert_eq!(call(&actum, "open", json!({})).1["stdout"], "wrong\n", "nobody asked for the same");
+    // Nor by a contract that names the command itself.
+    for id in ["b", "s", "plain"] {
+        let contract = json!({"tool_id": id, "inputs": {"command": path}}).to_string();
+        let ended = actum.run_with(&["exec", "--json", "-"], contract.as_bytes());
+        assert_eq!((ended.code, ended.error()["code"].as_str()), (3, Some("EXECUTION_REFUSED")), "{id}: {ended:?}");
+    }
     make("echo right");
     assert_eq!(call(&actum, "b", json!({})).0, 0);
+    for id in ["b", "s", "plain"] {
+        let contract = json!({"tool_id": id, "inputs": {"command": path}}).to_string();
+        assert_eq!(actum.run_with(&["exec", "--json", "-"], contract.as_bytes()).json()["stdout"], "right\n", "{id}");
+    }
+}
+
+/// A path is one by whatever name an adapter gives it.
+#[test]
+fn paths_by_other_names() {
+    let actum = actum();
+    actum.file("notes", "needle\n");
+    let cli = json!({"executable": "cat", "arg_mapping": {"path": "{path}", "at": "{at}"}});
+    let renamed = with(
+        adapter("ADP-1", "r", cli.clone()),
+        "transforms/input",
+        json!([{"type": "rename", "spec": {"where": "path"}}]),
+    );
+    add(&actum, &[tool("r", &["cat"]), renamed]);
+    let schema = json!({"type": "object", "properties": {"at": {"type": "string", "format": "path"}}});
+    let entry = with(tool("s", &["cat"]), "operations/read/parameters", schema);
+    add(&actum, &[entry, adapter("ADP-2", "s", cli.clone())]);
+    for (tool, name) in [("r", "where"), ("s", "at"), ("s", "path")] {
+        for path in ["../..", "/etc/passwd", "/proc/self/root/etc/passwd"] {
+            assert_eq!(refused(&call(&actum, tool, json!({name: path}))), ["IV-03"], "{tool} {name} {path}");
+        }
+        assert_eq!(call(&actum, tool, json!({name: "notes"})).1["stdout"], "needle\n", "{tool} {name}");
+    }
+    assert_eq!(refused(&call(&actum, "s", json!({"path": ["notes", "../x"]}))), ["IV-03"]);
+}
+
+/// What a tool sees is what its scope says.
+#[test]
+fn a_scope_is_all_there_is() {
+    let actum = actum();
+    actum.file("src/a", "a\n");
+    actum.file("other/b", "b\n");
+    let cli = json!({"executable": "sh", "base_args": ["-c", "cat src/a other/b ../other/b; echo x > here; echo x > src/here"]});
+    let cli = with(cli, "success_codes", json!([0, 1, 2]));
+    let of = |id: &str, scope: Value| {
+        let mut entry = tool(id, &["sh"]);
+        entry["scope"].as_object_mut().unwrap().extend(scope.as_object().unwrap().clone());
+        add(&actum, &[entry, adapter(&format!("ADP-{id}"), id, cli.clone())]);
+        call(&actum, id, json!({})).1["stdout"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(of("all", json!({})), "a\nb\n");
+    assert_eq!(of("none", json!({"data_access": "none"})), "");
+    assert_eq!(of("nothing", json!({"filesystem": []})), "");
+    let seen = of("src", json!({"filesystem": ["src"]}));
+    assert!(!seen.contains('b'), "{seen}");
+    assert!(!actum.path("here").exists() && !actum.path("src/here").exists(), "who reads does not write");
+    of("writes", json!({"data_access": "write", "filesystem": ["src", "other"]}));
+    assert!(!actum.path("here").exists());
 }
 
 #[test]

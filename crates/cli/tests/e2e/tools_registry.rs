@@ -113,6 +113,8 @@ fn turns(actum: &Program) {
     turn("deprecate", "old");
     let (code, result) = says();
     assert_eq!((code, &result["warning"]), (0, &json!("TL-1 is deprecated")), "{result}");
+    let plain = actum.run(&["exec", "--tool", "TL-1", "--adapter", "ADP-1"]);
+    assert!(plain.code == 0 && plain.stderr.contains("TL-1 is deprecated"), "{plain:?}");
     turn("block", "bad");
     assert_eq!(refused(&says()), ["IV-01"]);
     assert!(says().1["violations"][0]["message"].as_str().unwrap().contains("TL-1 is blocked"));
@@ -160,6 +162,40 @@ fn turns(actum: &Program) {
     let history = actum.run(&["tool", "show", "TL-2", "--history", "--json"]).json();
     assert_eq!(history["history"][0]["actor"], "bob");
     assert_eq!(history["history"][1]["action"], "add");
+    is_sound(actum);
+}
+
+/// Adapters are put out of use by themselves.
+fn adapters(actum: &Program) {
+    let cli = |word: &str| json!({"executable": "echo", "base_args": [word]});
+    let second = adapter("ADP-2", "TL-1", cli("second"));
+    let mut first = adapter("ADP-1", "TL-1", cli("first"));
+    first["errors"] = json!({"fallback": {"adapter_id": "ADP-2"}});
+    first["tool_version"] = json!("^1");
+    add(actum, &[tool("TL-1", &["echo"]), first, second]);
+    let says = || call(actum, "TL-1", json!({}));
+    assert_eq!(says().1["stdout"], "first\n");
+    actum.run(&["adapter", "deprecate", "ADP-1"]).ok();
+    assert_eq!(says().1["stdout"], "second\n", "one in use is preferred");
+    actum.run(&["adapter", "block", "ADP-2"]).ok();
+    // What it would fall back on is not there.
+    let called = says();
+    assert_eq!(refused(&called), ["IV-01"]);
+    actum.run(&["adapter", "activate", "ADP-2"]).ok();
+    actum.run(&["adapter", "block", "ADP-1"]).ok();
+    assert_eq!(says().1["stdout"], "second\n");
+    let named = actum.run(&["exec", "--json", "--tool", "TL-1", "--adapter", "ADP-1"]);
+    assert_eq!(refused(&(named.code, named.json())), ["IV-01"]);
+    actum.run(&["adapter", "activate", "ADP-1"]).ok();
+    assert_eq!(says().1["stdout"], "first\n");
+    assert_eq!(call(actum, "TL-1@1.0.0", json!({})).0, 0);
+    // A tool that has moved on without it.
+    add(actum, &[with(tool("TL-1", &["echo"]), "version", json!("2.0.0"))]);
+    let named = actum.run(&["exec", "--json", "--tool", "TL-1", "--adapter", "ADP-1"]);
+    let called = (named.code, named.json());
+    assert_eq!(refused(&called), ["IV-01"]);
+    assert!(called.1["violations"][0]["message"].as_str().unwrap().contains("it is for versions ^1"), "{}", called.1);
+    assert_eq!(refused(&call(actum, "TL-1@1.0.0", json!({}))), ["IV-01"]);
     is_sound(actum);
 }
 
@@ -238,14 +274,14 @@ fn rivals(actum: &Program) {
 
 #[test]
 fn on_sqlite() {
-    for check in [versions, turns, forged, scopes, rivals] {
+    for check in [versions, turns, adapters, forged, scopes, rivals] {
         check(&actum());
     }
 }
 
 #[test]
 fn on_postgres() {
-    for check in [versions, turns, forged, scopes, rivals] {
+    for check in [versions, turns, adapters, forged, scopes, rivals] {
         check(&actum().on_store(&shared_url()));
     }
 }
