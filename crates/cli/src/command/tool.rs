@@ -128,7 +128,7 @@ pub(crate) enum Verb {
     /// Outputs that are right: record them, and compare with them
     #[command(subcommand)]
     Golden(GoldenVerb),
-    /// Forget what was found out about tools and servers
+    /// Forget what was found out about tools and servers, and results of sessions
     Refresh,
 }
 
@@ -238,6 +238,7 @@ impl Verb {
             let home = project.folder()?;
             Kept::schemas(&home).clear();
             Kept::metadata(&home).clear();
+            Kept::results(&home).clear();
             out.result(&json!({"refreshed": true}), || "forgotten; it is found out again when it is needed".to_owned());
             return Ok(0);
         }
@@ -416,12 +417,11 @@ fn heads_json(plural: &str, heads: &[actum_ledger::registry::Head]) -> String {
 /// One of them at a level. L0 and L1 are on record beside it; more means reading it.
 pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> Result<Value, Failure> {
     let summary = || -> Map<String, Value> { serde_json::from_str(&item.summary).unwrap_or_default() };
-    Ok(match (kind, level) {
+    let mut shown = match (kind, level) {
         (Kind::Adapter, Level::L0 | Level::L1) => {
             let mut shown = json!({"adapter_id": item.id, "name": item.name, "tool_id": item.tool, "type": item.form});
             if let (Level::L1, Some(fields)) = (level, shown.as_object_mut()) {
                 fields.extend(summary());
-                fields.insert("status".into(), item.status.word().into());
             }
             shown
         }
@@ -431,8 +431,6 @@ pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> R
             let mut shown = json!({"tool_id": item.id, "name": item.name, "summary": line.unwrap_or_default(), "owner": known.get("owner")});
             if let (Level::L1, Some(fields)) = (level, shown.as_object_mut()) {
                 fields.extend(known);
-                fields.insert("status".into(), item.status.word().into());
-                fields.insert("approved".into(), item.approved.into());
             }
             shown
         }
@@ -444,7 +442,15 @@ pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> R
             let found = shelf.tool(&item.id)?;
             disclose_tool(&found.is, &found.body, level, record_json(item))
         }
-    })
+    };
+    // What is in force, not what the file once said.
+    if level >= Level::L1 {
+        shown["status"] = item.status.word().into();
+    }
+    if level >= Level::L1 && kind == Kind::Tool {
+        shown["approved"] = item.approved.into();
+    }
+    Ok(shown)
 }
 
 /// What an MCP server says of the tools behind an adapter's operations.

@@ -15,9 +15,16 @@ use serde_json::{Value, json};
 const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
 const METADATA_FOR: Duration = Duration::from_secs(3_600);
 
+/// Sessions of the command line are known by name only, and nobody says when one ends.
+const RESULT_FOR: Duration = Duration::from_secs(24 * 3_600);
+
 /// Results kept in memory, and the largest that is.
 const RESULTS_MAX: usize = 1_000;
 const RESULT_BYTES_MAX: usize = 4 << 20;
+
+/// The same of those that are kept in files.
+const KEPT_RESULTS_MAX: usize = 200;
+const KEPT_RESULT_BYTES_MAX: usize = 1 << 20;
 
 /// Files that are looked at to find out whether anything has changed.
 const FILES_MAX: usize = 200_000;
@@ -27,18 +34,39 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Results of one session, by everything that determines them.
 #[derive(Debug, Default)]
-pub(crate) struct Results(Mutex<HashMap<String, Value>>);
+pub(crate) struct Results {
+    held: Mutex<HashMap<String, Value>>,
+    /// Where they outlive the process, if they do.
+    home: Option<PathBuf>,
+}
 
 impl Results {
+    /// For a session of several processes.
+    pub(crate) fn kept(home: &Path) -> Self {
+        Self { home: Some(home.to_owned()), ..Self::default() }
+    }
+
+    fn files(&self) -> Option<Kept<'_>> {
+        self.home.as_deref().map(Kept::results)
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        held.or_else(|| self.files()?.get(key))
     }
 
     pub(crate) fn put(&self, key: String, result: &Value) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.to_string().len() > RESULT_BYTES_MAX {
+        let length = result.to_string().len();
+        if let Some(files) = self.files().filter(|_| length <= KEPT_RESULT_BYTES_MAX) {
+            if files.count() >= KEPT_RESULTS_MAX {
+                files.clear();
+            }
+            files.put(&key, result);
+        }
+        if length > RESULT_BYTES_MAX {
             return;
         }
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.len() >= RESULTS_MAX {
             held.clear();
         }
@@ -106,6 +134,11 @@ impl<'a> Kept<'a> {
         Self { home, kind: "schema", lasts: SCHEMA_FOR }
     }
 
+    /// Results of sessions of several processes.
+    pub(crate) const fn results(home: &'a Path) -> Self {
+        Self { home, kind: "result", lasts: RESULT_FOR }
+    }
+
     /// What is known of the programs of tools.
     pub(crate) const fn metadata(home: &'a Path) -> Self {
         Self { home, kind: "tool", lasts: METADATA_FOR }
@@ -135,6 +168,10 @@ impl<'a> Kept<'a> {
             std::fs::rename(&beside, &path)
         };
         let _ = write();
+    }
+
+    fn count(&self) -> usize {
+        std::fs::read_dir(self.home.join("cache").join(self.kind)).map_or(0, Iterator::count)
     }
 
     /// Forgets all of a kind.

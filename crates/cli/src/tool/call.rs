@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use actum_adapters::call::violations;
 use actum_adapters::{Hands, Http, Link, Request, Servers, transform};
 use actum_api::error;
 use actum_contract::execution::{NetworkLevel, Redactor, Sandbox, State, Violation};
-use actum_contract::tool::{Adapter, DataAccess, Entry, Interface, Narrowed, arguments, check_chain, narrow};
+use actum_contract::tool::{Adapter, DataAccess, Entry, Interface, Narrowed, check_chain, narrow};
 use actum_ledger::registry::{Kind, Status};
 use actum_sandbox::Spawner;
 use serde_json::{Map, Value, json};
@@ -191,11 +192,11 @@ impl Setting {
         if let Some((key, result)) = key.as_ref().and_then(|(key, _)| Some((key, self.results.get(key)?))) {
             return Ok(remembered(id, key, result));
         }
+        let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         // Last of all, so that an agreement for once is not used up by something that does not run.
         if let Some(approval) = self.approve(&chosen, ask, stop)? {
             evidence.details.insert("approval_id".into(), approval.into());
         }
-        let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         evidence.passed("Sandbox limits set appropriately", None);
         let redactor = Redactor::new(secrets.values().map(String::as_str));
         let cells = self.cells(&chosen.tool.is, keep);
@@ -224,7 +225,7 @@ impl Setting {
             deadline,
         };
         let outcome = actum_adapters::call::call(&request, &hands);
-        let called = told(id, ask, &chosen, &clean(outcome, &redactor), evidence);
+        let called = told(id, &chosen, &clean(outcome, &redactor), evidence);
         if let Some((key, before)) = key
             && called.code == 0
             && before.is_none_or(|before| self.files(&chosen.tool.is).is_some_and(|now| now == (before, true)))
@@ -371,7 +372,10 @@ impl Setting {
         let adapter = &chosen.chain[0].is;
         let schema = schema_of(&chosen.tool.is, chosen.operation.as_deref());
         let properties = schema.and_then(|schema| schema["properties"].as_object());
-        for (name, value) in &ask.params {
+        // As they were given, and as each adapter calls them.
+        let changed = |one: &Found<Adapter>| transform::input(&one.is.input, schema, ask.params.clone()).ok();
+        let changed: Vec<Map<String, Value>> = chosen.chain.iter().filter_map(changed).collect();
+        for (name, value) in ask.params.iter().chain(changed.iter().flatten()) {
             let is_path = PATHS.contains(&name.as_str())
                 || properties.is_some_and(|all| all.get(name).is_some_and(|one| one["format"] == "path"));
             let is_program = matches!(adapter.interface, Interface::Cli(_) | Interface::Sdk(_) | Interface::Mcp(_));
@@ -381,21 +385,17 @@ impl Setting {
                 _ => Vec::new(),
             };
             for text in texts.into_iter().filter(|_| is_path && is_program) {
-                if let Err(message) = self.ground.holds(text) {
-                    found.push(Violation { check: "IV-03", field: format!("params.{name}"), message });
+                let field = format!("params.{name}");
+                let is_known = |known: &Violation| known.field == field;
+                if let (Err(message), false) = (self.ground.holds(text), found.iter().any(is_known)) {
+                    found.push(Violation { check: "IV-03", field, message });
                 }
             }
         }
         if let Interface::Cli(cli) = &adapter.interface
             && let Ok(params) = transform::input(&adapter.input, schema, ask.params.clone())
-            && let Err(bad) = arguments(cli, chosen.operation.as_deref(), &params)
         {
-            let told = bad.into_iter().map(|one| Violation {
-                check: "IV-02",
-                field: format!("params.{}", one.parameter),
-                message: one.why,
-            });
-            found.extend(told);
+            found.extend(violations(cli, &chosen.tool.is, chosen.operation.as_deref(), &params));
         }
         found
     }
@@ -419,7 +419,9 @@ impl Setting {
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
-        if tool.scope.data_access == DataAccess::Write || tool.first_use || tool.scope.elevated || tool.scope.open {
+        let waits = tool.first_use || tool.scope.elevated || tool.scope.open;
+        let is_wider = chosen.narrowed.iter().any(|one| !one.widened.is_empty());
+        if tool.scope.data_access == DataAccess::Write || waits || is_wider {
             return None;
         }
         // What somebody else answers, or a server that remembers, depends on more than can be seen from here.
@@ -454,11 +456,9 @@ impl Setting {
         for (one, narrowed) in chosen.chain.iter().zip(&chosen.narrowed).filter(|(one, _)| !one.item.approved) {
             wants.extend(narrowed.widened.iter().map(|what| format!("{} {what}", one.item.id)));
         }
-        let first = self.home.join("cache").join("first-use").join(format!(
-            "{}-{}",
-            self.session.as_deref().unwrap_or("here"),
-            chosen.tool.item.hash
-        ));
+        let session = self.session.as_deref().unwrap_or("here");
+        let name = cache::key(&json!([session, chosen.tool.item.hash])).unwrap_or_default();
+        let first = self.home.join("cache").join("first-use").join(name);
         let is_first = tool.first_use && !first.exists();
         if is_first {
             wants.push("first use".to_owned());
@@ -520,23 +520,18 @@ fn operation_of(adapter: &Adapter, tool: &Entry, wanted: Option<&str>) -> Result
             Some(wanted) if !known.is_empty() && !known.contains(&wanted) => {
                 Err(format!("{} has no operation {wanted:?}; it has {}", adapter.adapter_id, list()))
             }
-            Some(wanted) if commands.iter().any(|command| command == wanted) => Ok(Some(wanted.to_owned())),
             Some(wanted) if runs && (known.contains(&wanted) || name.as_deref() == Some(wanted)) => {
                 Ok(Some(wanted.to_owned()))
             }
             Some(wanted) if runs && tool.operations.contains_key(wanted) => Ok(Some(wanted.to_owned())),
+            Some(wanted) if runs && commands.iter().any(|command| command == wanted) => Ok(Some(wanted.to_owned())),
             Some(wanted) => {
                 Err(format!("{wanted:?} is not among the commands of {}: {}", tool.tool_id, commands.join(", ")))
             }
             None if !known.is_empty() && known.len() == 1 && runs => Ok(Some(known[0].to_owned())),
             None if !known.is_empty() => Err(format!("name an operation: {}", list())),
             None if runs => Ok(None),
-            None => Err(format!(
-                "{} may not run {:?}; name one of its operations: {}",
-                tool.tool_id,
-                cli.executable,
-                commands.join(", ")
-            )),
+            None => Err(format!("{} may not run {:?}, only {}", tool.tool_id, cli.executable, commands.join(", "))),
         };
     }
     match wanted {

@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use actum_adapters::{Cells, Job, Ran, Session};
+use actum_adapters::{Cells, Job, NotRun, Ran, Session};
 use actum_contract::digest::Digest;
 use actum_contract::execution::{End, FilesystemLevel, GRACE_MS, Redactor, STDERR_BYTES_MAX};
 use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
 use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
 use serde_json::{Map, Value, json};
 
-use crate::capture::{catch, hash, lost, tell_cell, tell_end};
+use crate::capture::{catch, hash, lost, sha256, tell_cell, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
@@ -259,23 +259,20 @@ impl ToolCells {
             return Some(found.clone());
         }
         let blake3 = hash(&mut file.try_clone().ok()?).ok()?;
-        let sha256 = with_sha256.then(|| {
-            let mut bytes = Vec::new();
-            let mut file = file.try_clone().ok()?;
-            std::io::Seek::rewind(&mut file).ok()?;
-            std::io::Read::read_to_end(&mut file, &mut bytes).ok()?;
-            Some(Digest::sha256(&bytes).to_hex())
-        });
-        let found = (identity, blake3, sha256.flatten());
+        let sha256 = if with_sha256 { Some(sha256(&mut file.try_clone().ok()?).ok()?) } else { None };
+        let found = (identity, blake3, sha256);
         known.push(found.clone());
         Some(found)
     }
 }
 
 impl Cells for ToolCells {
-    fn run(&self, job: &Job) -> Result<Ran, String> {
+    fn run(&self, job: &Job) -> Result<Ran, NotRun> {
         let mut details = Map::new();
-        let planned = self.plan(job, &mut details).map_err(|failure| failure.message)?;
+        let planned = self.plan(job, &mut details).map_err(|failure| NotRun {
+            is_denied: failure.row.name == actum_api::error::EXECUTION_REFUSED,
+            why: failure.message,
+        })?;
         let redactor = Redactor::new(job.secrets.values().map(String::as_str));
         let signals = self.stops.signals().map_err(|e| e.to_string())?;
         let caught = catch(planned, &self.spawner, job.stdin.as_deref(), &redactor, self.keep.as_deref(), signals)

@@ -32,7 +32,7 @@ pub(super) fn remembered(id: &str, key: &str, mut result: Value) -> Called {
     Called { result, code: 0 }
 }
 
-pub(super) fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
+pub(super) fn told(id: &str, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
     let last = outcome.attempts.last();
     let is_program = chosen
         .chain
@@ -91,7 +91,7 @@ pub(super) fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut 
     if !is_program {
         result["http_status"] = json!(outcome.code);
     }
-    let warnings = warnings(ask, chosen);
+    let warnings = warnings(chosen, &outcome.adapter_id);
     if !warnings.is_empty() {
         result["warnings"] = json!(warnings);
     }
@@ -99,12 +99,12 @@ pub(super) fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut 
 }
 
 /// What whoever calls should know, although it went well.
-fn warnings(ask: &Ask, chosen: &Chosen) -> Vec<String> {
+fn warnings(chosen: &Chosen, adapter: &str) -> Vec<String> {
     let mut found = Vec::new();
     if chosen.tool.item.status == Status::Deprecated {
         found.push(format!("{} is deprecated", chosen.tool.item.id));
     }
-    let old = chosen.chain.iter().find(|one| ask.adapter.is_none() && one.item.status == Status::Deprecated);
+    let old = chosen.chain.iter().find(|one| one.item.id == adapter && one.item.status == Status::Deprecated);
     found.extend(old.map(|one| format!("{} is deprecated", one.item.id)));
     let today = Timestamp::now().to_string();
     if let Some(date) = chosen.tool.is.next_review.as_ref().filter(|date| date.as_str() < &today[..10]) {
@@ -125,6 +125,9 @@ fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool
     if let Some(problem) = &outcome.problem {
         match problem.stage {
             Stage::Input => return of("Refused before it was run", "Mend the parameters"),
+            Stage::Denied if is_program => {
+                return of("Refused: it is not the program that was approved", "Register it anew, if it is right");
+            }
             Stage::Denied => return of("Refused: somebody may not be reached", "Ask for it in the tool's scope"),
             Stage::Output if outcome.went != Went::Well => {
                 return of("What came out is not what was expected", "Log and handle");
