@@ -35,13 +35,20 @@ impl RunHands {
                 Step { id, description }
             };
             let steps = script.plan.iter().enumerate().map(step).collect();
-            return Ok(Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0, answers: None }));
+            return Ok(Event::Planned(Plan { steps, in_time: true, ..Plan::default() }));
         }
         let ops_left = self.ops_left(state);
         let (ran, response, heard) = self.ask("plan", state, None, None, (timeout_ms, ops_left), desk)?;
         let in_time = ran.report.ended != Ended::TimedOut;
-        let answers = heard.answers.clone();
-        let plan = |steps, failed| Plan { steps, in_time, failed, took_ms: ran.took_ms, answers: answers.clone() };
+        let plan = |steps, failed| Plan {
+            steps,
+            in_time,
+            failed,
+            took_ms: ran.took_ms,
+            answers: heard.answers.clone(),
+            ops: heard.ops.clone(),
+            is_out_of_ops: heard.is_exhausted,
+        };
         // Planning is looking: whatever was changed meanwhile is taken back.
         self.restore(state)?;
         let planned = match (failure_of(&ran), response) {

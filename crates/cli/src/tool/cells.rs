@@ -44,17 +44,11 @@ impl Ground {
             Self::Folder(_) => return Some(Grant::same(path, access)),
             Self::Copy { copy, .. } => Source::Folder(copy.join(within)),
             Self::Layers { upper, lower, .. } => {
-                let kind = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.file_type());
-                let (over, under) = (upper.join(within), lower.join(within));
-                match (kind(&over), kind(&under)) {
-                    (Some(over_), Some(under_)) if over_.is_dir() && under_.is_dir() => {
-                        Source::Layers { lowers: vec![over, under] }
-                    }
-                    (Some(kind), _) if kind.is_dir() || kind.is_file() => Source::Folder(over),
-                    // Removed by the run, or nothing that could be shown.
-                    (Some(_), _) => return None,
-                    (None, Some(kind)) if kind.is_dir() || kind.is_file() => Source::Folder(under),
-                    (None, _) => return None,
+                let (over, under) = layers(upper, lower, within);
+                match (over, under) {
+                    (Some(over), Some(under)) if over.is_dir() => Source::Layers { lowers: vec![over, under] },
+                    (Some(one), _) | (None, Some(one)) => Source::Folder(one),
+                    (None, None) => return None,
                 }
             }
         };
@@ -82,6 +76,38 @@ impl Ground {
         };
         if roots.iter().any(crosses) { Err(out()) } else { Ok(()) }
     }
+}
+
+/// What a path is made of in either layer, as far as it shows: what was removed or replaced above hides what lies below.
+fn layers(upper: &Path, lower: &Path, within: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
+    let kind = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.file_type());
+    let is_shown = |path: &PathBuf| kind(path).is_some_and(|kind| kind.is_dir() || kind.is_file());
+    let (mut over, mut under) = (Some(upper.to_owned()), Some(lower.to_owned()));
+    for part in within.components() {
+        under = under.map(|under| under.join(part)).filter(is_shown);
+        let Some(next) = over.take().map(|over| over.join(part)) else { continue };
+        match kind(&next) {
+            None => {}
+            Some(kind) if kind.is_dir() && !is_opaque(&next) => {
+                // Over a file there is nothing to be joined with.
+                under = under.filter(|under| under.is_dir());
+                over = Some(next);
+            }
+            Some(kind) => {
+                under = None;
+                over = (kind.is_dir() || kind.is_file()).then_some(next);
+            }
+        }
+    }
+    (over, under)
+}
+
+/// Whether a folder of changes hides what lies below it.
+fn is_opaque(folder: &Path) -> bool {
+    ["user.overlay.opaque", "trusted.overlay.opaque"].iter().any(|name| {
+        let mut value = [0_u8; 4];
+        rustix::fs::lgetxattr(folder, *name, &mut value).is_ok_and(|length| value[..length] == *b"y")
+    })
 }
 
 /// Ends what runs when somebody wants it to.
