@@ -19,6 +19,7 @@ mod runs;
 mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;
+mod services;
 mod store;
 mod tamper;
 mod workspace;
