@@ -14,7 +14,7 @@ use actum_api::error;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{End, Interpretation, NetworkLevel, Redactor, Sandbox, State, Violation};
 use actum_contract::tool::{
-    Adapter, DataAccess, Entry, Interface, Narrowed, Server, Went, arguments, check_chain, narrow,
+    Adapter, DataAccess, Entry, Interface, Narrowed, Server, Transport, Went, arguments, check_chain, narrow,
 };
 use actum_ledger::registry::{Kind, Status};
 use actum_sandbox::Spawner;
@@ -528,11 +528,13 @@ fn remembered(id: &str, key: &str, mut result: Value) -> Called {
 
 fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
     let last = outcome.attempts.last();
-    let is_program = chosen
-        .chain
-        .iter()
-        .find(|one| one.item.id == outcome.adapter_id)
-        .is_none_or(|one| matches!(one.is.interface, Interface::Cli(_) | Interface::Sdk(_)));
+    let called = chosen.chain.iter().find(|one| one.item.id == outcome.adapter_id).map(|one| &one.is.interface);
+    let is_program = called.is_none_or(|is| matches!(is, Interface::Cli(_) | Interface::Sdk(_)));
+    let is_web = called.is_some_and(|is| match is {
+        Interface::Api(_) => true,
+        Interface::Mcp(mcp) => mcp.transport == Transport::Http,
+        Interface::Cli(_) | Interface::Sdk(_) => false,
+    });
     let stage = outcome.problem.as_ref().map(|problem| problem.stage);
     let (status, code) = match (outcome.went, stage) {
         (Went::Well, None) => ("success", 0),
@@ -542,7 +544,7 @@ fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: E
         (Went::Unavailable, _) => ("unavailable", 1),
         _ => (last.and_then(|attempt| attempt.end).map_or("failure", failure_word), 1),
     };
-    let interpretation = interpretation_of(outcome, last, is_program);
+    let interpretation = interpretation_of(outcome, last, is_web);
     let ended = last.and_then(|attempt| attempt.end).map(End::code).map(u64::from);
     let exit_code =
         if is_program { ended.or(outcome.code) } else { Some(u64::from(code)).filter(|_| status != "refused") };
@@ -582,7 +584,7 @@ fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: E
         "output_files": [], "duration_ms": outcome.duration_ms, "error": error, "cached": false,
         "evidence": evidence.json(),
     });
-    if !is_program {
+    if is_web {
         result["http_status"] = json!(outcome.code);
     }
     if ask.adapter.is_none() && chosen.tool.item.status == Status::Deprecated {
@@ -598,7 +600,7 @@ fn failure_word(end: End) -> &'static str {
     }
 }
 
-fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool) -> Interpretation {
+fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_web: bool) -> Interpretation {
     let of = |meaning: &str, action: &str| Interpretation { meaning: meaning.into(), action: action.into() };
     if let Some(problem) = &outcome.problem {
         match problem.stage {
@@ -615,7 +617,7 @@ fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool
         (None, Went::Well, _) => of("Success", "Continue workflow"),
         (None, Went::TimedOut, _) => End::TimedOut.interpretation(),
         (None, Went::Unavailable, _) => of("It could not be reached", "Check that it is there, and try again"),
-        (None, Went::Wrong(_), Some(status)) if !is_program => {
+        (None, Went::Wrong(_), Some(status)) if is_web => {
             of(&format!("Answered with status {status}"), "Log and handle")
         }
         (None, Went::Wrong(_), _) => of("Tool-specific error", "Log and handle"),
