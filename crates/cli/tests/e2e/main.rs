@@ -20,6 +20,7 @@ mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;
 mod services;
+mod services_mcp;
 mod store;
 mod tamper;
 mod workspace;
