@@ -21,6 +21,7 @@ mod sandbox_attack;
 mod sandbox_network;
 mod services;
 mod services_mcp;
+mod services_sdk;
 mod store;
 mod tamper;
 mod workspace;
