@@ -28,6 +28,8 @@ const CANCEL_BYTES_MAX: usize = 4 << 10;
 const INSTRUCTIONS: &str = "Registered tools, disclosed step by step: list_tools shows what there is, describe_tool how \
                             one is used, call_tool uses it.";
 
+const CALL: &str = "call_tool";
+
 static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     let read_only = || ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false);
     vec![
@@ -61,7 +63,7 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
             read_only(),
         ),
         tool(
-            "call_tool",
+            CALL,
             "Calls one tool that describe_tool described, and waits for its result. The result has an exit status and \
              what the tool put out; a refusal says why, and what to do about it.",
             json!({
@@ -157,7 +159,13 @@ impl ServerHandler for Server {
             // Its caller does not wait any more; the call is told when this drops it.
             () = context.ct.cancelled() => Err(cancelled()),
         };
-        Ok(answer.map_or_else(refusal, result).into())
+        let mut result = answer.map_or_else(refusal, result);
+        // What a call came to stands in its result; a client that reads only this has to see it too.
+        let status = result.structured_content.as_ref().and_then(|value| value["status"].as_str());
+        if request.name == CALL && status.is_some_and(|status| status != "success") {
+            result.is_error = Some(true);
+        }
+        Ok(result.into())
     }
 }
 

@@ -10,5 +10,6 @@ pub mod postgres;
 pub mod program;
 pub mod registry;
 pub mod runs;
+pub mod servers;
 pub mod tree;
 pub mod verifiers;

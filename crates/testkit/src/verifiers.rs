@@ -30,10 +30,7 @@ pub struct Verifiers(PathBuf);
 impl Verifiers {
     /// The folder that [`FOLDER`] names, else one in the user's cache.
     pub fn place() -> PathBuf {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-        let home = || cache().unwrap_or_else(std::env::temp_dir);
-        variable(FOLDER).unwrap_or_else(|| home().join("actum-tests").join("verifiers"))
+        place(FOLDER, "verifiers")
     }
 
     /// What is installed.
@@ -49,10 +46,6 @@ impl Verifiers {
     /// Whether everything is there and starts. A venv lives only as long as the Python it was made with.
     pub fn are_installed() -> bool {
         let found = Self(Self::place());
-        let succeeds = |command: &mut Command| {
-            let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            quiet.status().is_ok_and(|status| status.success())
-        };
         found.is_stamped()
             && succeeds(found.python().args(["-c", "import securesystemslib, in_toto_attestation, cryptography"]))
             && succeeds(found.node().args(["-e", "require('@sigstore/verify'), require('@sigstore/bundle')"]))
@@ -106,11 +99,24 @@ fn versions() -> String {
     [PYTHON, NODE].concat().iter().map(|name| format!("{name}\n")).collect()
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
+/// The folder that a variable names, else one in the user's cache.
+pub(super) fn place(folder: &str, name: &str) -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let home = || cache().unwrap_or_else(std::env::temp_dir);
+    variable(folder).unwrap_or_else(|| home().join("actum-tests").join(name))
+}
+
+pub(super) fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+pub(super) fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("installing verifiers: `{program}` ended with {status}")),
-        Err(error) => Err(format!("installing verifiers: cannot start `{program}`: {error}")),
+        Ok(status) => Err(format!("installing packages of others: `{program}` ended with {status}")),
+        Err(error) => Err(format!("installing packages of others: cannot start `{program}`: {error}")),
     }
 }

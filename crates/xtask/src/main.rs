@@ -13,6 +13,10 @@ mod install;
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
 mod postgres;
 mod program;
+#[path = "../../testkit/src/servers.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod servers;
 mod test;
 mod tidy;
 #[path = "../../testkit/src/verifiers.rs"]

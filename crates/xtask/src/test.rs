@@ -2,6 +2,7 @@
 //! prints is the sum.
 
 use crate::postgres::{Cluster, SHARED_CLUSTER};
+use crate::servers::{self, Servers};
 use crate::verifiers::{self, Verifiers};
 use crate::{demo, generate, install, program, tidy};
 use std::io::{BufRead, BufReader, Write};
@@ -28,7 +29,7 @@ pub(crate) fn run() -> bool {
     report.prepare("build", || program::run(program::cargo().args(["build", "--workspace", "--locked"])));
     let mut command = program::cargo();
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
-    command.env(verifiers::FOLDER, Verifiers::place());
+    command.env(verifiers::FOLDER, Verifiers::place()).env(servers::FOLDER, Servers::place());
     match &cluster {
         Some(cluster) => command.env(SHARED_CLUSTER, cluster.url("postgres")),
         None => command.env_remove(SHARED_CLUSTER),

@@ -4,6 +4,10 @@ sys.path[:] = [folder for folder in sys.path if folder] + ["."]
 import importlib, inspect, json, os
 
 MARK, MODULE, NAME = sys.argv[1:4]
+# `packages/name`: a package in a folder of the project, as `pip install --target packages` puts it there.
+FOLDER, _, MODULE = MODULE.rpartition("/")
+if FOLDER:
+    sys.path.insert(len(sys.path) - 1, FOLDER)
 # What the function prints, and what it starts prints, is not its answer.
 answers = os.dup(1)
 os.dup2(2, 1)

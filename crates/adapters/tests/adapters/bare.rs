@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use actum_adapters::{Cells, Job, Ran, Session};
 use actum_contract::execution::{End, Sandbox};
+use actum_testkit::servers::Servers;
 use serde_json::Value;
 
 /// Runs programs as they are, in a folder.
@@ -142,28 +143,9 @@ pub(crate) fn job(program: &[&str]) -> Job {
     }
 }
 
-/// Where servers and packages of others are; `cargo xtask test` puts them there.
+/// Where servers and packages of others are.
 pub(crate) fn others() -> PathBuf {
-    let stated = std::env::var_os("ACTUM_TEST_MCP").map(PathBuf::from);
-    let folder = stated.unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/actum-tests/mcp")
-    });
-    for needed in [
-        "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js",
-        "node_modules/@modelcontextprotocol/server-everything/dist/index.js",
-        "node_modules/semver/package.json",
-        "node_modules/nanoid/package.json",
-        "venv/bin/mcp-server-git",
-        "packages/markdown_it/__init__.py",
-    ] {
-        let path = folder.join(needed);
-        assert!(
-            path.exists(),
-            "{} is missing: run `cargo xtask test`, which installs it, or set ACTUM_TEST_MCP",
-            path.display()
-        );
-    }
-    folder
+    Servers::find().folder().to_owned()
 }
 
 /// A folder of its own for a test.

@@ -2,7 +2,7 @@
 
 use actum_adapters::{Attempt, Outcome, Problem, Stage};
 use actum_contract::execution::{End, Interpretation, Redactor, State, Violation};
-use actum_contract::tool::{Interface, Went};
+use actum_contract::tool::{Interface, Transport, Went};
 use actum_ledger::registry::Status;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -34,11 +34,13 @@ pub(super) fn remembered(id: &str, key: &str, mut result: Value) -> Called {
 
 pub(super) fn told(id: &str, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
     let last = outcome.attempts.last();
-    let is_program = chosen
-        .chain
-        .iter()
-        .find(|one| one.item.id == outcome.adapter_id)
-        .is_none_or(|one| matches!(one.is.interface, Interface::Cli(_) | Interface::Sdk(_)));
+    let called = chosen.chain.iter().find(|one| one.item.id == outcome.adapter_id).map(|one| &one.is.interface);
+    let is_program = called.is_none_or(|is| matches!(is, Interface::Cli(_) | Interface::Sdk(_)));
+    let is_web = called.is_some_and(|is| match is {
+        Interface::Api(_) => true,
+        Interface::Mcp(mcp) => mcp.transport == Transport::Http,
+        Interface::Cli(_) | Interface::Sdk(_) => false,
+    });
     let stage = outcome.problem.as_ref().map(|problem| problem.stage);
     let (status, code) = match (outcome.went, stage) {
         (Went::Well, None) => ("success", 0),
@@ -48,7 +50,7 @@ pub(super) fn told(id: &str, chosen: &Chosen, outcome: &Outcome, mut evidence: E
         (Went::Unavailable, _) => ("unavailable", 1),
         _ => (last.and_then(|attempt| attempt.end).map_or("failure", failure_word), 1),
     };
-    let interpretation = interpretation_of(outcome, last, is_program);
+    let interpretation = interpretation_of(outcome, last, is_web);
     let ended = last.and_then(|attempt| attempt.end).map(End::code).map(u64::from);
     let exit_code =
         if is_program { ended.or(outcome.code) } else { Some(u64::from(code)).filter(|_| status != "refused") };
@@ -88,7 +90,7 @@ pub(super) fn told(id: &str, chosen: &Chosen, outcome: &Outcome, mut evidence: E
         "output_files": [], "duration_ms": outcome.duration_ms, "error": error, "cached": false,
         "evidence": evidence.json(),
     });
-    if !is_program {
+    if is_web {
         result["http_status"] = json!(outcome.code);
     }
     let warnings = warnings(chosen, &outcome.adapter_id);
@@ -120,12 +122,12 @@ fn failure_word(end: End) -> &'static str {
     }
 }
 
-fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool) -> Interpretation {
+fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_web: bool) -> Interpretation {
     let of = |meaning: &str, action: &str| Interpretation { meaning: meaning.into(), action: action.into() };
     if let Some(problem) = &outcome.problem {
         match problem.stage {
             Stage::Input => return of("Refused before it was run", "Mend the parameters"),
-            Stage::Denied if is_program => {
+            Stage::Denied if !is_web => {
                 return of("Refused: it is not the program that was approved", "Register it anew, if it is right");
             }
             Stage::Denied => return of("Refused: somebody may not be reached", "Ask for it in the tool's scope"),
@@ -140,7 +142,7 @@ fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_program: bool
         (None, Went::Well, _) => of("Success", "Continue workflow"),
         (None, Went::TimedOut, _) => End::TimedOut.interpretation(),
         (None, Went::Unavailable, _) => of("It could not be reached", "Check that it is there, and try again"),
-        (None, Went::Wrong(_), Some(status)) if !is_program => {
+        (None, Went::Wrong(_), Some(status)) if is_web => {
             of(&format!("Answered with status {status}"), "Log and handle")
         }
         (None, Went::Wrong(_), _) => of("Tool-specific error", "Log and handle"),

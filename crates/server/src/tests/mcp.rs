@@ -67,6 +67,9 @@ async fn use_everything(client: &Client) {
     assert_eq!(called.is_error, Some(false));
     assert_eq!(called.structured_content.unwrap()["params"], json!({"a": [1]}));
 
+    let failed = call(client, "call_tool", json!({"tool_id": "failed", "params": {}})).await;
+    assert_eq!((failed.is_error, &failed.structured_content.unwrap()["status"]), (Some(true), &json!("timeout")));
+
     let refused = call(client, "call_tool", json!({"tool_id": "refused", "params": {}})).await;
     assert_eq!((refused.is_error, text(&refused)), (Some(true), "APPROVAL_NEEDED: ask first\nHint: ask a person"));
     assert_eq!(refused.structured_content.unwrap()["error"]["code"], "APPROVAL_NEEDED");

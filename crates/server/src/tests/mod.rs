@@ -1,5 +1,6 @@
 //! The bridge from outside, as a program in a cell sees it: with tools that only pretend.
 
+mod conformance;
 mod hostile;
 mod http;
 mod mcp;
@@ -67,6 +68,7 @@ impl Tools for Fake {
                 Ok(json!({"exit_code": 0}))
             }
             "large" => Ok(json!("x".repeat(8 << 20))),
+            "failed" => Ok(json!({"status": "timeout", "exit_code": 143})),
             "broken" => panic!("a tool that fails"),
             "refused" => Err(Refused::named(error::APPROVAL_NEEDED, "ask first", &Value::Null, Some("ask a person"))),
             _ => Ok(json!({
