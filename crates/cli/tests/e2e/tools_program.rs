@@ -455,3 +455,40 @@ fn an_adapter_chooses_within_what_was_granted() {
     waits(&ended);
     assert!(ended.stderr.contains("network a.example"), "{}", ended.stderr);
 }
+
+/// A contract of its own gets a registered tool no more than its scope.
+#[test]
+fn a_contract_stays_within_the_scope() {
+    let actum = actum();
+    actum.file("src/a", "a\n");
+    let cli = json!({"executable": "cat"});
+    let entry = with(tool("t", &["cat"]), "scope/limits", json!({"timeout_ms": 2000}));
+    add(&actum, &[entry, adapter("ADP-1", "t", cli.clone())]);
+    add(&actum, &[with(tool("src", &["cat"]), "scope/filesystem", json!(["src"])), adapter("ADP-2", "src", cli)]);
+    let exec = |tool: &str, folder: &str, sandbox: Value| {
+        let inputs = json!({"command": "cat", "arguments": ["a"], "working_directory": folder});
+        let contract = json!({"tool_id": tool, "inputs": inputs, "sandbox": sandbox}).to_string();
+        let ended = actum.run_with(&["exec", "--json", "-"], contract.as_bytes());
+        (ended.code, ended.json())
+    };
+    let (code, result) = exec("t", "src", json!({"timeout_ms": 60000}));
+    assert_eq!((code, &result["stdout"]), (0, &json!("a\n")), "{result}");
+    assert_eq!(result["evidence"]["limits"]["timeout_ms"], 2000, "{result}");
+    for sandbox in [
+        json!({"filesystem": {"level": "standard"}}),
+        json!({"filesystem": {"write": ["."]}}),
+        json!({"network": {"enabled": true, "allow": ["a.example"]}}),
+    ] {
+        assert_eq!(refused(&exec("t", "src", sandbox.clone())), ["IV-01"], "{sandbox}");
+    }
+    assert_eq!(exec("src", "src", json!({})).0, 0);
+    assert_eq!(refused(&exec("src", ".", json!({}))), ["IV-01"]);
+    assert_eq!(refused(&exec("src", "src", json!({"filesystem": {"read": ["../other"]}}))), ["IV-03"]);
+    let other = actum.file("other/b", "b\n").display().to_string();
+    assert_eq!(refused(&exec("src", "src", json!({"filesystem": {"read": [other]}}))), ["IV-01"]);
+    // What was blocked for all is blocked, also for who has a list of his own.
+    actum.file("actum.toml", "[tools.t]\ncommands = [\"cat\"]\n");
+    assert_eq!(exec("t", "src", json!({"filesystem": {"level": "standard"}})).0, 0);
+    actum.run(&["tool", "block", "t"]).ok();
+    assert_eq!(refused(&exec("t", "src", json!({}))), ["IV-01"]);
+}

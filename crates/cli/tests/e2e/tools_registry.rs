@@ -195,6 +195,7 @@ fn adapters(actum: &Program) {
     let called = (named.code, named.json());
     assert_eq!(refused(&called), ["IV-01"]);
     assert!(called.1["violations"][0]["message"].as_str().unwrap().contains("it is for versions ^1"), "{}", called.1);
+    assert_eq!(says().1["stdout"], "second\n", "one that fits is there");
     assert_eq!(refused(&call(actum, "TL-1@1.0.0", json!({}))), ["IV-01"]);
     is_sound(actum);
 }
