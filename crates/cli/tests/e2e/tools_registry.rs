@@ -48,6 +48,8 @@ fn files_and_folders_become_tools() {
     let adapter = actum.file("other/a.json", adapter.to_string()).display().to_string();
     let words = actum.run(&["tool", "add", &adapter, &json]).ok();
     assert_eq!(words.lines().collect::<Vec<_>>(), ["tool TL-1 1.0.0: add", "adapter ADP-1 1.0.0: add"]);
+    let again = actum.run(&["tool", "add", "--json", "other", &json, &adapter, "other/../other"]).json();
+    assert_eq!(again["registered"].as_array().unwrap().len(), 2, "a file is one file however often it is named");
     let before = changes(&actum).len();
     // Again: nothing to do, from below the project and with a folder by its name.
     for ended in [actum.run(&["tool", "add", "--json"]), actum.run(&["adapter", "add", "--json", "other", "tools"])] {
@@ -131,6 +133,9 @@ fn turns(actum: &Program) {
     turn("remove", "gone");
     assert_eq!(refused(&says()), ["IV-01"]);
     assert_eq!(actum.run(&["tool", "show", "TL-1"]).code, 7);
+    // A version stays what it was, whoever took it out.
+    let other = with(with(tool("TL-1", &["echo"]), "version", json!("1.1.0")), "description", json!("other"));
+    assert_eq!(try_add(actum, &[other]).code, 6);
     // Without anybody's approval it is there and is not called.
     let mut plain = tool("TL-2", &["echo"]);
     plain.as_object_mut().unwrap().remove("approval");
