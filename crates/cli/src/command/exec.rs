@@ -42,7 +42,7 @@ use crate::workspace::{self, LOCAL_TENANT, new_id};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The tool has to be on the allowlist, in actum.toml:\n\n[tools.TL-003]\ncommands = [\"rg\"]\n\nRelative paths of the contract are seen from its working_directory, and that from the project. `actum schema execution` prints what may stand in the file."
+    after_help = "The tool has to be registered and approved (`actum tool add`), or on the allowlist in actum.toml:\n\n[tools.TL-003]\ncommands = [\"rg\"]\n\nRelative paths of the contract are seen from its working_directory, and that from the project. `actum schema execution` prints what may stand in the file."
 )]
 pub(crate) struct Exec {
     /// The contract: YAML or JSON; `-` reads JSON from stdin
@@ -269,7 +269,7 @@ impl Run<'_> {
     }
 
     fn refused(&self, violations: &[Violation]) -> Value {
-        let action = "Mend the contract, or allow it in [tools] of actum.toml";
+        let action = "Mend the contract, or allow it: `actum tool approve`, or [tools] of actum.toml";
         let interpretation = Interpretation { meaning: "Refused before it was run".into(), action: action.into() };
         json!({
             "execution_id": self.id, "tool_id": self.execution.tool_id, "status": "refused", "exit_code": null,

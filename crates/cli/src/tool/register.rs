@@ -419,6 +419,18 @@ pub(crate) fn turn(shelf: &Shelf, kind: Kind, name: &str, action: Action, by: &B
             return Err(Failure::new(error::REGISTRY_CONFLICT, message).hint("remove the adapters first"));
         }
     }
+    if action == Action::Remove && kind == Kind::Adapter {
+        let mut users = Vec::new();
+        for head in shelf.heads(Kind::Adapter)?.into_iter().filter(|head| head.tool == item.tool) {
+            let fallback = shelf.adapter(&head.id)?.is.fallback;
+            users.extend(fallback.filter(|fallback| fallback.adapter_id == item.id).map(|_| head.id));
+        }
+        if !users.is_empty() {
+            let message = format!("{} still fall back on {}", users.join(", "), item.id);
+            return Err(Failure::new(error::REGISTRY_CONFLICT, message)
+                .hint("remove them first, or register versions of them that do not"));
+        }
+    }
     let body = shelf.body(kind, &item)?;
     let change = Change {
         tenant: shelf.tenant.clone(),
