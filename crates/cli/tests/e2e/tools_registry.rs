@@ -52,7 +52,10 @@ fn files_and_folders_become_tools() {
     assert_eq!(again["registered"].as_array().unwrap().len(), 2, "a file is one file however often it is named");
     let before = changes(&actum).len();
     // Again: nothing to do, from below the project and with a folder by its name.
-    for ended in [actum.run(&["tool", "add", "--json"]), actum.run(&["adapter", "add", "--json", "other", "tools"])] {
+    for ended in [
+        actum.run(&["-C", "other", "tool", "add", "--json"]),
+        actum.run(&["adapter", "add", "--json", "other", "tools"]),
+    ] {
         let again = ended.json();
         assert!(again["registered"].as_array().unwrap().iter().all(|one| one["action"] == "unchanged"), "{again}");
     }
@@ -180,6 +183,8 @@ fn adapters(actum: &Program) {
     add(actum, &[tool("TL-1", &["echo"]), first, second]);
     let says = || call(actum, "TL-1", json!({}));
     assert_eq!(says().1["stdout"], "first\n");
+    let kept = actum.run(&["adapter", "remove", "ADP-2", "--json"]);
+    assert_eq!((kept.code, kept.error()["code"].as_str()), (6, Some("REGISTRY_CONFLICT")), "{kept:?}");
     actum.run(&["adapter", "deprecate", "ADP-1"]).ok();
     assert_eq!(says().1["stdout"], "second\n", "one in use is preferred");
     actum.run(&["adapter", "block", "ADP-2"]).ok();
