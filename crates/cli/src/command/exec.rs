@@ -12,7 +12,6 @@ use actum_contract::execution::{
     ARTIFACTS_BYTES_MAX, CheckedInputs, End, Execution, Facts, FilesystemLevel, GRACE_MS, Interpretation,
     OUTPUT_FILES_BYTES_MAX, Redactor, State, Tool, Violation, check, read,
 };
-use actum_contract::tool::Checksum;
 use actum_sandbox::{
     Captured, Cell, Grant, Identity, Log, Report, Signals, Spawner, Watched, find_program, open_beneath, path_of,
     read_beneath,
@@ -36,13 +35,14 @@ use crate::run::shop::Open;
 use crate::tool::cache::Results;
 use crate::tool::call::{Ask, Setting};
 use crate::tool::cells::{Ground, Stops};
+use crate::tool::contract::{Registered, SHA256};
 use crate::tool::shelf::Shelf;
 use crate::ui::Out;
 use crate::workspace::{self, LOCAL_TENANT, new_id};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The tool has to be on the allowlist, in actum.toml:\n\n[tools.TL-003]\ncommands = [\"rg\"]\n\nRelative paths of the contract are seen from its working_directory, and that from the project. `actum schema execution` prints what may stand in the file."
+    after_help = "The tool has to be registered and approved (`actum tool add`), or on the allowlist in actum.toml:\n\n[tools.TL-003]\ncommands = [\"rg\"]\n\nRelative paths of the contract are seen from its working_directory, and that from the project. `actum schema execution` prints what may stand in the file."
 )]
 pub(crate) struct Exec {
     /// The contract: YAML or JSON; `-` reads JSON from stdin
@@ -105,7 +105,7 @@ impl Exec {
         evidence.passed("Evidence capture initialized", claim.folder.display().to_string());
         let folder = claim.folder.clone();
         let agreed = agreed_on(&value);
-        let registered = registered(&open, &config, &contract.tool_id)?;
+        let registered = Registered::find(&open, &contract.tool_id)?;
         let run = Run { id, folder, project: &project, execution: contract, config, evidence, registered, agreed };
         let (result, code) = match run.go(signals, out) {
             Ok(done) => done,
@@ -212,8 +212,8 @@ struct Run<'a> {
     execution: Execution,
     config: Config,
     evidence: Evidence,
-    /// The tool as it is registered, if it is approved and in use.
-    registered: Option<Tool>,
+    /// The tool as it is registered, if it is.
+    registered: Option<Registered>,
     /// The contract without what only names it: what an approval is for.
     agreed: Value,
 }
@@ -222,9 +222,14 @@ impl Run<'_> {
     /// The result, and the exit code that says so.
     fn go(mut self, signals: Signals, out: &mut Out) -> Result<(Value, u8), Failure> {
         let root = self.project.root().canonicalize().unwrap_or_else(|_| self.project.root().to_owned());
-        let tool = self.config.tools.get(&self.execution.tool_id).cloned().or_else(|| self.registered.take());
+        // Who keeps a list of his own is bound by that one; what was blocked for all stays blocked.
+        let own = self.config.tools.get(&self.execution.tool_id).cloned();
+        let registered = self.registered.take().filter(|registered| own.is_none() || registered.tool.blocked);
+        let beyond = registered.as_ref().map(|registered| registered.bound(&mut self.execution)).unwrap_or_default();
+        let tool = registered.map(|registered| registered.tool).or(own);
         let (paths, facts) = resolve(&self.execution, &root);
-        let (inputs, violations) = check(&self.execution, tool.as_ref(), &facts);
+        let (inputs, mut violations) = check(&self.execution, tool.as_ref(), &facts);
+        violations.extend(beyond);
         self.note_checks(tool.as_ref(), &inputs, &violations);
         if !violations.is_empty() {
             return Ok((self.refused(&violations), 3));
@@ -268,7 +273,7 @@ impl Run<'_> {
     }
 
     fn refused(&self, violations: &[Violation]) -> Value {
-        let action = "Mend the contract, or allow it in [tools] of actum.toml";
+        let action = "Mend the contract, or allow it: `actum tool approve`, or [tools] of actum.toml";
         let interpretation = Interpretation { meaning: "Refused before it was run".into(), action: action.into() };
         json!({
             "execution_id": self.id, "tool_id": self.execution.tool_id, "status": "refused", "exit_code": null,
@@ -531,35 +536,6 @@ fn agreed_on(contract: &Value) -> Value {
     }
     agreed
 }
-
-/// The allowlist's entry for a tool that is registered and not in actum.toml, if it may be called.
-fn registered(open: &Open, config: &Config, id: &str) -> Result<Option<Tool>, Failure> {
-    if config.tools.contains_key(id) {
-        return Ok(None);
-    }
-    let Ok(found) = Shelf::new(&open.waiter, &open.registry, &open.tenant).tool(id) else { return Ok(None) };
-    if !found.item.approved {
-        return Ok(None);
-    }
-    let scope = found.is.scope;
-    Ok(Some(Tool {
-        id: found.is.tool_id,
-        commands: scope.commands,
-        environment: scope.environment,
-        scoped: scope.scoped,
-        any_arguments: scope.any_arguments,
-        cuts_input: scope.cuts_input,
-        pinned: match found.is.provenance.checksum {
-            Some(Checksum::Blake3(digest)) => Some(digest),
-            Some(Checksum::Sha256(digest)) => Some(format!("{SHA256}{digest}")),
-            None => None,
-        },
-        blocked: found.item.status == actum_ledger::registry::Status::Blocked,
-    }))
-}
-
-/// Before the digest of a program that was not approved by its BLAKE3.
-const SHA256: &str = "sha256:";
 
 /// What the program was given and nobody else is to see.
 fn redactor_of(inputs: &CheckedInputs) -> Redactor {

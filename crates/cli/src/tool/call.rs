@@ -352,7 +352,8 @@ impl Setting {
             if found.item.status == Status::Blocked {
                 continue;
             }
-            let knows = operation_of(&found.is, &tool.is, ask.operation.as_deref()).is_ok();
+            let fits = misfit(&found.is, &tool.is).is_none();
+            let knows = fits && operation_of(&found.is, &tool.is, ask.operation.as_deref()).is_ok();
             match (knows, found.item.status) {
                 (true, Status::Active | Status::Experimental) => return Ok(found),
                 // One that is out of fashion is better than none.

@@ -6,6 +6,7 @@ pub(crate) mod cache;
 pub(crate) mod call;
 pub(crate) mod cells;
 pub(crate) mod change;
+pub(crate) mod contract;
 pub(crate) mod golden;
 pub(crate) mod register;
 pub(crate) mod secret;

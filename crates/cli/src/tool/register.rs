@@ -1,7 +1,7 @@
 //! From files to registered tools and adapters: read with positions, checked against each other, and entered as changes
 //! that the ledger keeps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
@@ -85,6 +85,9 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Read>, Failure> {
             Failure::new(error::INPUT, message).hint("name files, or folders with .yaml or .json files in them")
         );
     }
+    // A file that is named twice, or beside its folder, is one file.
+    let mut known = BTreeSet::new();
+    files.retain(|file| known.insert(file.canonicalize().unwrap_or_else(|_| file.clone())));
     let mut found: Vec<Read> = Vec::new();
     let mut seen: BTreeMap<(&str, String), String> = BTreeMap::new();
     for file in files {
@@ -310,6 +313,8 @@ fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Opti
             return Err(Failure { row: error::named(error::REGISTRY_CONFLICT), ..read.wrong("version", message) }
                 .hint("a version never changes: give the new content a new one"));
         }
+    }
+    if let Some(item) = &before {
         reused(shelf, read, item, &hash)?;
     }
     let mut change = draft(shelf, read, before.as_ref(), hash, by);
@@ -337,7 +342,7 @@ fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Opti
     Ok(Some(change))
 }
 
-/// A version that was in force before may come back as it was, and not as something else.
+/// A version that was in force before may come back as it was, and not as something else; not even after a removal.
 fn reused(shelf: &Shelf, read: &Read, item: &Item, hash: &str) -> Result<(), Failure> {
     let earlier = shelf.history(read.kind(), item)?.into_iter().find(|change| change.version == read.version());
     match earlier {
@@ -412,6 +417,18 @@ pub(crate) fn turn(shelf: &Shelf, kind: Kind, name: &str, action: Action, by: &B
         if !users.is_empty() {
             let message = format!("{} is still called by {}", item.id, users.join(", "));
             return Err(Failure::new(error::REGISTRY_CONFLICT, message).hint("remove the adapters first"));
+        }
+    }
+    if action == Action::Remove && kind == Kind::Adapter {
+        let mut users = Vec::new();
+        for head in shelf.heads(Kind::Adapter)?.into_iter().filter(|head| head.tool == item.tool) {
+            let fallback = shelf.adapter(&head.id)?.is.fallback;
+            users.extend(fallback.filter(|fallback| fallback.adapter_id == item.id).map(|_| head.id));
+        }
+        if !users.is_empty() {
+            let message = format!("{} still fall back on {}", users.join(", "), item.id);
+            return Err(Failure::new(error::REGISTRY_CONFLICT, message)
+                .hint("remove them first, or register versions of them that do not"));
         }
     }
     let body = shelf.body(kind, &item)?;

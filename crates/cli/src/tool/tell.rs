@@ -46,6 +46,7 @@ pub(super) fn told(id: &str, chosen: &Chosen, outcome: &Outcome, mut evidence: E
         (Went::Well, None) => ("success", 0),
         (_, Some(Stage::Denied)) => ("refused", 3),
         (_, Some(Stage::Input)) => ("refused", 2),
+        _ if outcome.is_stopped => ("interrupted", 1),
         (Went::TimedOut, _) => ("timeout", 4),
         (Went::Unavailable, _) => ("unavailable", 1),
         _ => (last.and_then(|attempt| attempt.end).map_or("failure", failure_word), 1),
@@ -124,6 +125,9 @@ fn failure_word(end: End) -> &'static str {
 
 fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_web: bool) -> Interpretation {
     let of = |meaning: &str, action: &str| Interpretation { meaning: meaning.into(), action: action.into() };
+    if outcome.is_stopped {
+        return of("Ended from outside", "Run it again");
+    }
     if let Some(problem) = &outcome.problem {
         match problem.stage {
             Stage::Input => return of("Refused before it was run", "Mend the parameters"),
@@ -170,7 +174,7 @@ fn stage_word(stage: Stage) -> &'static str {
 /// Without secrets, whoever said them: servers answer without anybody listening in between.
 pub(super) fn clean(mut outcome: Outcome, redactor: &Redactor) -> Outcome {
     let text = |text: &str| String::from_utf8_lossy(&redactor.redact_values(text.as_bytes()).0).into_owned();
-    let value = |value: &Value| serde_json::from_str(&text(&value.to_string())).unwrap_or(Value::Null);
+    let value = |value: &Value| without(value, &text);
     outcome.output = value(&outcome.output);
     (outcome.stdout, outcome.stderr) = (text(&outcome.stdout), text(&outcome.stderr));
     let problem = |found: &mut Option<Problem>| {
@@ -184,4 +188,18 @@ pub(super) fn clean(mut outcome: Outcome, redactor: &Redactor) -> Outcome {
         problem(&mut attempt.problem);
     }
     outcome
+}
+
+/// A value with its texts changed; a number that has to be changed becomes text.
+fn without(value: &Value, text: &dyn Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(own) => text(own).into(),
+        Value::Array(items) => items.iter().map(|item| without(item, text)).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, own)| (text(name), without(own, text))).collect(),
+        Value::Number(number) => match text(&number.to_string()) {
+            same if same == number.to_string() => value.clone(),
+            changed => changed.into(),
+        },
+        Value::Null | Value::Bool(_) => value.clone(),
+    }
 }

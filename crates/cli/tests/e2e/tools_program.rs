@@ -455,3 +455,105 @@ fn an_adapter_chooses_within_what_was_granted() {
     waits(&ended);
     assert!(ended.stderr.contains("network a.example"), "{}", ended.stderr);
 }
+
+/// A contract of its own gets a registered tool no more than its scope.
+#[test]
+fn a_contract_stays_within_the_scope() {
+    let actum = actum();
+    actum.file("src/a", "a\n");
+    let cli = json!({"executable": "cat"});
+    let entry = with(tool("t", &["cat"]), "scope/limits", json!({"timeout_ms": 2000}));
+    add(&actum, &[entry, adapter("ADP-1", "t", cli.clone())]);
+    add(&actum, &[with(tool("src", &["cat"]), "scope/filesystem", json!(["src"])), adapter("ADP-2", "src", cli)]);
+    let exec = |tool: &str, folder: &str, sandbox: Value| {
+        let inputs = json!({"command": "cat", "arguments": ["a"], "working_directory": folder});
+        let contract = json!({"tool_id": tool, "inputs": inputs, "sandbox": sandbox}).to_string();
+        let ended = actum.run_with(&["exec", "--json", "-"], contract.as_bytes());
+        (ended.code, ended.json())
+    };
+    let (code, result) = exec("t", "src", json!({"timeout_ms": 60000}));
+    assert_eq!((code, &result["stdout"]), (0, &json!("a\n")), "{result}");
+    assert_eq!(result["evidence"]["limits"]["timeout_ms"], 2000, "{result}");
+    for sandbox in [
+        json!({"filesystem": {"level": "standard"}}),
+        json!({"filesystem": {"write": ["."]}}),
+        json!({"network": {"enabled": true, "allow": ["a.example"]}}),
+    ] {
+        assert_eq!(refused(&exec("t", "src", sandbox.clone())), ["IV-01"], "{sandbox}");
+    }
+    assert_eq!(exec("src", "src", json!({})).0, 0);
+    assert_eq!(refused(&exec("src", ".", json!({}))), ["IV-01"]);
+    assert_eq!(refused(&exec("src", "src", json!({"filesystem": {"read": ["../other"]}}))), ["IV-03"]);
+    let other = actum.file("other/b", "b\n").display().to_string();
+    assert_eq!(refused(&exec("src", "src", json!({"filesystem": {"read": [other]}}))), ["IV-01"]);
+    // What was blocked for all is blocked, also for who has a list of his own.
+    actum.file("actum.toml", "[tools.t]\ncommands = [\"cat\"]\n");
+    assert_eq!(exec("t", "src", json!({"filesystem": {"level": "standard"}})).0, 0);
+    actum.run(&["tool", "block", "t"]).ok();
+    assert_eq!(refused(&exec("t", "src", json!({}))), ["IV-01"]);
+}
+
+/// Killed in the middle of a call, or asked to stop: it is told afterwards what became of it.
+#[test]
+fn a_call_that_is_ended_from_outside() {
+    let actum = actum();
+    add_shell(&actum, "t", "echo begun > begun; sleep 60", json!({}));
+    add(&actum, &[tool("u", &["echo"]), adapter("ADP-u", "u", json!({"executable": "echo"}))]);
+    let start = || {
+        let _ = fs::remove_file(actum.path("begun"));
+        let running = actum.start(&["exec", "--json", "--tool", "t"], &[]);
+        while !actum.path("begun").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        running
+    };
+    let running = start();
+    let below = running.below();
+    running.signal("INT");
+    let (code, lines, _) = running.finish();
+    let result: Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!((code, &result["status"]), (1, &json!("interrupted")), "{result}");
+    assert_eq!(result["interpretation"]["meaning"], "Ended from outside");
+    assert!(below.iter().all(|process| !process.lives()), "nothing is left of it");
+    let running = start();
+    let below = running.below();
+    running.kill();
+    while below.iter().any(actum_testkit::program::Process::lives) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Whoever comes next records it.
+    assert_eq!(call(&actum, "u", json!({})).0, 0);
+    let listed = actum.run(&["ledger", "list", "--json", "--type", "tool_execution"]).json();
+    let statuses: Vec<_> =
+        listed["entries"].as_array().unwrap().iter().map(|e| e["payload"]["status"].clone()).collect();
+    assert_eq!(statuses, ["interrupted", "interrupted", "success"], "{listed}");
+    assert_eq!(actum.run(&["ledger", "verify", "--json"]).json()["valid"], true);
+    for place in ["execution.claimed", "execution.kept", "execution.recorded"] {
+        let mut process = actum.start(&["exec", "--json", "--tool", "u"], &[("ACTUM_CRASH_AT", place)]);
+        assert_eq!(process.error_line().as_deref(), Some(format!("crash point {place}").as_str()));
+        process.kill();
+        assert_eq!(call(&actum, "u", json!({})).0, 0, "{place}");
+        assert_eq!(fs::read_dir(actum.path(".actum/executions-unrecorded")).unwrap().count(), 0, "{place}");
+    }
+    assert_eq!(actum.run(&["store", "check", "--json"]).json()["valid"], true);
+}
+
+/// More than is kept is cut, and whoever reads it hears so.
+#[test]
+fn output_beyond_its_limit() {
+    let actum = actum();
+    let cli = json!({"executable": "head", "base_args": ["-c", "3000000", "/dev/zero"]});
+    let parsed =
+        with(adapter("ADP-2", "t", cli.clone()), "transforms/output", json!([{"type": "parse", "spec": "json"}]));
+    add(&actum, &[tool("t", &["head"]), adapter("ADP-1", "t", cli), parsed]);
+    let (code, result) = call(&actum, "t", json!({}));
+    assert_eq!((code, &result["truncated"]), (0, &json!(true)));
+    assert_eq!(result["stdout"].as_str().unwrap().len(), 1 << 20);
+    let streams = &result["evidence"]["cell"]["streams"]["stdout"];
+    assert_eq!((&streams["bytes"], &streams["truncated"]), (&json!(3_000_000), &json!(true)), "{streams}");
+    let ended = actum.run(&["exec", "--json", "--tool", "t", "--adapter", "ADP-2"]);
+    let result = ended.json();
+    assert_eq!((ended.code, &result["status"], &result["exit_code"]), (1, &json!("failure"), &json!(0)));
+    assert_eq!((&result["error"]["stage"], &result["error"]["path"]), (&json!("output"), &json!("line 1 column 1")));
+    assert!(result["error"]["message"].as_str().unwrap().contains("was cut"), "{}", result["error"]);
+}

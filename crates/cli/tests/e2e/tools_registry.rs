@@ -48,9 +48,14 @@ fn files_and_folders_become_tools() {
     let adapter = actum.file("other/a.json", adapter.to_string()).display().to_string();
     let words = actum.run(&["tool", "add", &adapter, &json]).ok();
     assert_eq!(words.lines().collect::<Vec<_>>(), ["tool TL-1 1.0.0: add", "adapter ADP-1 1.0.0: add"]);
+    let again = actum.run(&["tool", "add", "--json", "other", &json, &adapter, "other/../other"]).json();
+    assert_eq!(again["registered"].as_array().unwrap().len(), 2, "a file is one file however often it is named");
     let before = changes(&actum).len();
     // Again: nothing to do, from below the project and with a folder by its name.
-    for ended in [actum.run(&["tool", "add", "--json"]), actum.run(&["adapter", "add", "--json", "other", "tools"])] {
+    for ended in [
+        actum.run(&["-C", "other", "tool", "add", "--json"]),
+        actum.run(&["adapter", "add", "--json", "other", "tools"]),
+    ] {
         let again = ended.json();
         assert!(again["registered"].as_array().unwrap().iter().all(|one| one["action"] == "unchanged"), "{again}");
     }
@@ -131,6 +136,9 @@ fn turns(actum: &Program) {
     turn("remove", "gone");
     assert_eq!(refused(&says()), ["IV-01"]);
     assert_eq!(actum.run(&["tool", "show", "TL-1"]).code, 7);
+    // A version stays what it was, whoever took it out.
+    let other = with(with(tool("TL-1", &["echo"]), "version", json!("1.1.0")), "description", json!("other"));
+    assert_eq!(try_add(actum, &[other]).code, 6);
     // Without anybody's approval it is there and is not called.
     let mut plain = tool("TL-2", &["echo"]);
     plain.as_object_mut().unwrap().remove("approval");
@@ -175,6 +183,8 @@ fn adapters(actum: &Program) {
     add(actum, &[tool("TL-1", &["echo"]), first, second]);
     let says = || call(actum, "TL-1", json!({}));
     assert_eq!(says().1["stdout"], "first\n");
+    let kept = actum.run(&["adapter", "remove", "ADP-2", "--json"]);
+    assert_eq!((kept.code, kept.error()["code"].as_str()), (6, Some("REGISTRY_CONFLICT")), "{kept:?}");
     actum.run(&["adapter", "deprecate", "ADP-1"]).ok();
     assert_eq!(says().1["stdout"], "second\n", "one in use is preferred");
     actum.run(&["adapter", "block", "ADP-2"]).ok();
@@ -195,6 +205,7 @@ fn adapters(actum: &Program) {
     let called = (named.code, named.json());
     assert_eq!(refused(&called), ["IV-01"]);
     assert!(called.1["violations"][0]["message"].as_str().unwrap().contains("it is for versions ^1"), "{}", called.1);
+    assert_eq!(says().1["stdout"], "second\n", "one that fits is there");
     assert_eq!(refused(&call(actum, "TL-1@1.0.0", json!({}))), ["IV-01"]);
     is_sound(actum);
 }

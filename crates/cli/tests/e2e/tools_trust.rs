@@ -185,6 +185,24 @@ fn secrets_arrive_and_stay_nowhere() {
     }
 }
 
+/// Quotes in it make it look different in JSON.
+#[test]
+fn a_secret_with_quotes_stays_nowhere_either() {
+    let secret = r#"pa"ss\word-4242"#;
+    let actum = actum().with_env("THE_KEY", secret);
+    let script = "import os, json; print(json.dumps({'k': os.environ['KEY'], 'n': 1}))";
+    let own = adapter("ADP-1", "t", json!({"executable": "python3", "base_args": ["-c", script]}));
+    let own = with(own, "transforms/output", json!([{"type": "parse", "spec": "json"}]));
+    add(&actum, &[with(tool("t", &["python3"]), "secrets", json!({"KEY": "env:THE_KEY"})), own]);
+    let (code, result) = call(&actum, "t", json!({}));
+    assert_eq!((code, &result["output"]), (0, &json!({"k": "[REDACTED]", "n": 1})), "{result}");
+    for part in ["ss\\word", "word-4242"] {
+        let mut found = Vec::new();
+        holding(actum.folder(), part.as_bytes(), &mut found);
+        assert!(found.is_empty() && !result.to_string().contains(part), "{part}: {found:?}");
+    }
+}
+
 #[test]
 fn a_secret_that_is_missing_is_named() {
     let actum = actum();

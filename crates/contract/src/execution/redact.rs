@@ -45,7 +45,7 @@ pub struct Redactor {
 impl Redactor {
     pub fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<Vec<u8>> =
-            values.into_iter().filter(|v| v.len() >= VALUE_BYTES_MIN).map(|v| v.as_bytes().to_vec()).collect();
+            values.into_iter().filter(|v| v.len() >= VALUE_BYTES_MIN).flat_map(forms).collect();
         // One value may contain another.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         Self { values }
@@ -101,6 +101,17 @@ impl Redactor {
     }
 }
 
+/// A value as it is, and as it stands in JSON if that is different.
+fn forms(value: &str) -> Vec<Vec<u8>> {
+    let quoted = serde_json::Value::from(value).to_string();
+    let within = quoted[1..quoted.len() - 1].as_bytes();
+    let mut found = vec![value.as_bytes().to_vec()];
+    if within != value.as_bytes() {
+        found.push(within.to_vec());
+    }
+    found
+}
+
 fn replace(text: &[u8], value: &[u8], count: &mut u64) -> Vec<u8> {
     let mut clean = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -139,6 +150,14 @@ mod tests {
         let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\nmore\n-----END OPENSSH PRIVATE KEY-----";
         assert_eq!(clean(&format!("a\n{key}\nb")), "a\n[REDACTED]\nb");
         assert_eq!(clean("fn main() { let tokens = 3; }"), "fn main() { let tokens = 3; }");
+    }
+
+    #[test]
+    fn a_value_is_found_in_json_as_well() {
+        let redactor = Redactor::new(["pa\"ss\\word\n42"]);
+        let text = r#"{"a": "pa\"ss\\word\n42"} pa"ss\word"#;
+        let clean = redactor.redact_values(format!("{text}\n42").as_bytes()).0;
+        assert_eq!(String::from_utf8(clean).unwrap(), r#"{"a": "[REDACTED]"} [REDACTED]"#);
     }
 
     #[test]
