@@ -104,7 +104,7 @@ impl Redactor {
 /// A value as it is, and as it stands in JSON if that is different.
 fn forms(value: &str) -> Vec<Vec<u8>> {
     let quoted = serde_json::Value::from(value).to_string();
-    let within = quoted[1..quoted.len() - 1].as_bytes();
+    let within = &quoted.as_bytes()[1..quoted.len() - 1];
     let mut found = vec![value.as_bytes().to_vec()];
     if within != value.as_bytes() {
         found.push(within.to_vec());
