@@ -33,10 +33,24 @@ pub struct Ran {
     pub evidence: Value,
 }
 
+/// Why nothing was run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotRun {
+    pub why: String,
+    /// It may not be run, whoever tries again.
+    pub is_denied: bool,
+}
+
+impl From<String> for NotRun {
+    fn from(why: String) -> Self {
+        Self { why, is_denied: false }
+    }
+}
+
 /// Who runs programs.
 pub trait Cells: Send + Sync + fmt::Debug {
     /// Runs a program to its end.
-    fn run(&self, job: &Job) -> Result<Ran, String>;
+    fn run(&self, job: &Job) -> Result<Ran, NotRun>;
 
     /// Starts a program to be spoken to.
     fn start(&self, job: &Job) -> Result<Box<dyn Session>, String>;

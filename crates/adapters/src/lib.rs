@@ -15,7 +15,7 @@ pub mod transform;
 
 pub use api::{Ask, BadHttp, Http};
 pub use call::{Hands, Link, McpCall, Outcome, Request, SdkCall, call};
-pub use cells::{Cells, Job, Ran, Session};
+pub use cells::{Cells, Job, NotRun, Ran, Session};
 pub use mcp::Servers;
 pub use result::{Attempt, Problem, Stage};
 

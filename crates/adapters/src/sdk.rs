@@ -58,9 +58,10 @@ pub fn attempt(
     };
     match cells.run(&job) {
         Ok(ran) => judge(sdk, operation, ran, &mut attempt),
-        Err(why) => {
+        Err(not_run) => {
+            let stage = if not_run.is_denied { Stage::Denied } else { Stage::Call };
             attempt.went = Went::Unavailable;
-            attempt.problem = Some(Problem::new(Stage::Call, why));
+            attempt.problem = Some(Problem::new(stage, not_run.why));
         }
     }
     attempt

@@ -187,9 +187,9 @@ impl FakeCells {
 }
 
 impl Cells for FakeCells {
-    fn run(&self, job: &Job) -> Result<Ran, String> {
+    fn run(&self, job: &Job) -> Result<Ran, crate::NotRun> {
         self.jobs.lock().unwrap().push(job.clone());
-        let (end, stdout) = self.ends.lock().unwrap().pop().ok_or("no cell is left")?;
+        let (end, stdout) = self.ends.lock().unwrap().pop().ok_or_else(|| "no cell is left".to_owned())?;
         let error = end.is_none().then(|| "no cell here".to_owned());
         let stdout = stdout.into_bytes();
         Ok(Ran { end, stdout, stderr: b"told".to_vec(), is_cut: false, duration_ms: 1, error, evidence: json!({}) })

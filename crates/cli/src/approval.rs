@@ -83,6 +83,8 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
     let now = Timestamp::now();
     let binding = request.binding()?;
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
+    // First of all: what is decided meanwhile is then found where it went.
+    let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
     for (path, value) in all(home, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
         let id = value["id"].as_str().unwrap_or_default().to_owned();
         if value["single_use"] == false {
@@ -99,7 +101,6 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
             .details(json!({"approval_id": value["id"], "until": value["expires_at"]}))
             .hint("ask for less, or ask again when that has expired"));
     }
-    let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
     let id = match waiting {
         Some((_, value)) => value["id"].as_str().unwrap_or_default().to_owned(),
         None => {

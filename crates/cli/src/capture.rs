@@ -171,6 +171,14 @@ pub(crate) fn is_secret(name: &str) -> bool {
     ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH"].iter().any(|word| name.contains(word))
 }
 
+/// SHA-256 of a file's content, in hexadecimal digits.
+pub(crate) fn sha256(file: &mut File) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    std::io::Seek::rewind(file)?;
+    file.read_to_end(&mut bytes)?;
+    Ok(Digest::sha256(&bytes).to_hex())
+}
+
 /// BLAKE3 of a file's content.
 pub(crate) fn hash(file: &mut File) -> std::io::Result<Digest> {
     let mut hash = Blake3::default();

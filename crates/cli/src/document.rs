@@ -31,7 +31,8 @@ impl Document {
         };
         read.map_err(|e| Failure::new(error::FILE, format!("cannot read {name}: {e}")))?;
         if text.len() > DOCUMENT_BYTES_MAX {
-            return Err(Failure::new(error::FILE, format!("{name} is larger than {DOCUMENT_BYTES_MAX} bytes")));
+            let message = format!("{name} is larger than {DOCUMENT_BYTES_MAX} bytes");
+            return Err(Failure::new(error::FILE, message).hint("make it smaller, or several files of it"));
         }
         Ok(Self { name, text })
     }
@@ -77,6 +78,10 @@ impl Document {
         serde_saphyr::from_str_with_options::<Value>(self.utf8()?, options).map_err(|e| {
             let (line, column) = e.location().map_or((1, 1), |l| (l.line() as usize, l.column() as usize));
             let text = e.without_snippet().to_string();
+            if text.contains("budget breached") {
+                let message = "the document becomes too large when its aliases are followed";
+                return self.flaw(message.into(), line, column).hint("write it without so many `*aliases`");
+            }
             self.flaw(text.lines().next().unwrap_or("text is not YAML").to_owned(), line, column)
         })
     }
@@ -136,6 +141,26 @@ impl Document {
         self.place_within(key, 0, usize::MAX)
     }
 
+    /// Where a field stands: `interface.cli.executable`, `transforms.input[1].spec`. Looked for part by part, each behind
+    /// the one before; of a field that is missing, the part that should have it. Whether it is the field itself.
+    pub(crate) fn place_of_path(&self, field: &str) -> Option<(Place, bool)> {
+        let text = std::str::from_utf8(&self.text).ok()?;
+        let (mut from, mut found, mut skip) = (0, 0, 0);
+        let mut is_there = true;
+        for part in field.split('.') {
+            let (key, number) = part.split_once('[').unwrap_or((part, ""));
+            let Some(at) = keys_in(text, key).filter(|at| *at >= from).nth(skip) else {
+                is_there = false;
+                break;
+            };
+            (from, found) = (at + key.len(), at);
+            skip = number.trim_end_matches(']').parse().unwrap_or(0);
+        }
+        let line = text[..found].matches('\n').count() + 1;
+        let column = found - text[..found].rfind('\n').map_or(0, |n| n + 1) + 1;
+        Some((Place::of(&self.name, &self.text, line, column), is_there))
+    }
+
     fn place_within(&self, key: &str, from: usize, until: usize) -> Option<Place> {
         let text = std::str::from_utf8(&self.text).ok()?;
         text.lines().enumerate().skip(from).take_while(|(i, _)| *i < until).find_map(|(i, line)| {
@@ -146,6 +171,16 @@ impl Document {
             (!word(before) && !word(after)).then(|| Place::of(&self.name, &self.text, i + 1, at + 1))
         })
     }
+}
+
+/// Where a word stands as the key of something.
+fn keys_in<'t>(text: &'t str, key: &'t str) -> impl Iterator<Item = usize> + 't {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.';
+    text.match_indices(key).map(|(at, _)| at).filter(move |at| {
+        let before = text[..*at].chars().next_back();
+        let after = text[at + key.len()..].trim_start_matches(['"', '\'', ' ']);
+        !key.is_empty() && !before.is_some_and(is_word) && after.starts_with(':')
+    })
 }
 
 /// A document with the order of its keys, which an object of JSON does not have.

@@ -78,8 +78,17 @@ impl Place {
         Self { file: file.to_owned(), line, column, source: String::from_utf8_lossy(bytes).into_owned() }
     }
 
+    /// Without the line itself: there may be something in it that nobody is to see.
+    pub(crate) fn without_source(mut self) -> Self {
+        self.source.clear();
+        self
+    }
+
     pub(crate) fn to_text(&self) -> String {
         let Self { file, line, column, source } = self;
+        if source.is_empty() {
+            return format!(" --> {file}:{line}:{column}");
+        }
         let gutter = " ".repeat(line.to_string().len());
         let (shown, caret) = window(source, column.saturating_sub(1));
         format!("{gutter}--> {file}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {}^", " ".repeat(caret))

@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
+use actum_engine::Waiter;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
 use actum_sandbox::Layers;
-use actum_store::Store;
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Cause, Change, Lock, Node, Publication, Rules, Stage, TreePath, Verb, View, Workspace, deltas};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::command::block_on;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
 use crate::ui::{Out, count};
 
 /// Whose ledger a machine keeps for itself.
@@ -115,11 +115,16 @@ pub(crate) fn drop_stage(stage: Stage, still: File, out: &Out) {
 }
 
 /// The ledger, reached before anything is changed: what cannot be recorded is not done.
-pub(crate) struct Ledger(Arc<dyn Store>);
+pub(crate) struct Ledger(Waiter);
 
 impl Ledger {
     pub(crate) fn open(project: &Project, out: &Out) -> Result<Self, Failure> {
-        block_on(project.open(out, false)).map(Self)
+        Ok(Self(Open::new(Project::at(project), out)?.waiter))
+    }
+
+    /// That of a store that is open already.
+    pub(crate) fn over(open: &Open) -> Self {
+        Self(open.waiter.clone())
     }
 
     /// Writes a publication into the ledger, then lets it become history. Doing it twice is doing it once.
@@ -129,7 +134,8 @@ impl Ledger {
         }
         let submission = draft::read_value(entry(publication), Timestamp::now());
         let word = publication.cause.word();
-        let outcome = block_on(async { Ok(self.0.append(submission).await?) }).map_err(|e: Failure| {
+        let outcome = self.0.wait(self.0.journal.append(submission)).map_err(|e| {
+            let e = Failure::from(e);
             let message = format!("the {word} is done but not in the ledger yet: {}", e.message);
             Failure { message, ..e }.hint("the next command that opens the workspace records it")
         })?;
@@ -168,7 +174,7 @@ impl Ledger {
             },
         });
         let submission = draft::read_value(entry, Timestamp::now());
-        match block_on(async { Ok(self.0.append(submission).await?) })? {
+        match self.0.wait(self.0.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
             Outcome::Refused(refusal) => {
                 Err(Failure::new(error::INTERNAL, format!("the ledger refused execution {id}: {refusal:?}")))

@@ -14,7 +14,15 @@ pub struct Flaw {
 
 const NO_FIELD: &str = "no field of ";
 
+/// In place of a value that may be a secret.
+pub(crate) const HIDDEN: &str = "…";
+
 impl Flaw {
+    /// Whether what stands there may be a secret, and so is shown nowhere.
+    pub fn is_hidden(&self) -> bool {
+        self.value.trim_matches('"') == HIDDEN
+    }
+
     fn text(&self) -> String {
         let Self { field, value, expected } = self;
         match expected.starts_with(NO_FIELD) {
@@ -128,9 +136,16 @@ impl<'f> Part<'f> {
             let nearest = self.known.iter().min_by_key(|known| distance(&field, known));
             let near = nearest.filter(|known| field.len() <= 80 && distance(&field, known) <= 1 + known.len() / 4);
             let advice = near.map(|known| format!("; did you mean {known}?")).unwrap_or_default();
+            let may_be_secret = near.is_some_and(|known| known == "secrets") || names_a_secret(&field);
+            let value = if may_be_secret { HIDDEN.into() } else { value };
             self.bad(&field, &value, &format!("{NO_FIELD}{}{advice}", self.noun));
         }
     }
+}
+
+fn names_a_secret(field: &str) -> bool {
+    let field = field.to_ascii_lowercase();
+    ["secret", "token", "password", "credential", "api_key", "apikey", "auth"].iter().any(|word| field.contains(word))
 }
 
 pub(crate) fn flaw(field: &str, value: &Value, expected: &str) -> Flaw {

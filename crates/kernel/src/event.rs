@@ -104,7 +104,7 @@ impl Event {
 }
 
 /// What the planner came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub steps: Vec<Step>,
     pub in_time: bool,
@@ -115,6 +115,11 @@ pub struct Plan {
     /// What the planner heard of its tools, if it was given some: the digest of what is kept of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<ToolOp>,
+    /// Whether it asked for more operations than there were.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_out_of_ops: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -212,13 +212,7 @@ impl State {
                 if !self.agreed.phases.plan {
                     let description = self.agreed.item.description.clone();
                     let steps = vec![Step { id: "step-1".to_owned(), description }];
-                    return vec![Event::Planned(Plan {
-                        steps,
-                        in_time: true,
-                        failed: None,
-                        took_ms: 0,
-                        answers: None,
-                    })];
+                    return vec![Event::Planned(Plan { steps, in_time: true, ..Plan::default() })];
                 }
             }
             Event::Planned(plan) => return self.planned(plan),
@@ -310,8 +304,11 @@ impl State {
 
     fn planned(&mut self, plan: &Plan) -> Vec<Event> {
         self.spent_ms += plan.took_ms;
+        self.ops.extend(plan.ops.iter().cloned());
         self.answers.extend(plan.answers.clone());
-        self.answers_kept = self.answers.len();
+        if plan.is_out_of_ops {
+            return vec![self.out_of_ops()];
+        }
         let outcome = match &plan.failed {
             Some(_) => Planned::Failed { in_time: plan.in_time },
             None => Planned::Steps { none: plan.steps.is_empty(), in_time: plan.in_time },
@@ -319,6 +316,7 @@ impl State {
         match after_plan(outcome) {
             AfterPlan::Proceed => {
                 self.steps = plan.steps.clone();
+                (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
                 self.next_step();
                 Vec::new()
             }
@@ -331,6 +329,11 @@ impl State {
                 vec![fail(code::PLAN_FAILED, plan.failed.clone().unwrap_or_default())]
             }
         }
+    }
+
+    fn out_of_ops(&self) -> Event {
+        let (wanted, max) = (self.ops.len() as u64 + 1, self.agreed.item.constraints.max_tool_ops);
+        deny(code::ADMISSION_DENIED, format!("Exceeded max tool ops: {wanted} > {max}"))
     }
 
     /// The next step, or what comes after all of them.
@@ -354,10 +357,7 @@ impl State {
         let constraints = &self.agreed.item.constraints;
         match &acted.end {
             End::TimedOut => return vec![self.timeout("the agent")],
-            End::OutOfOps => {
-                let (wanted, max) = (self.ops.len() as u64 + 1, constraints.max_tool_ops);
-                return vec![deny(code::ADMISSION_DENIED, format!("Exceeded max tool ops: {wanted} > {max}"))];
-            }
+            End::OutOfOps => return vec![self.out_of_ops()],
             End::Failed { message, .. } => return vec![fail(code::AGENT_FAILED, message.clone())],
             End::Done => {}
         }

@@ -92,9 +92,8 @@ impl World {
             Effect::Plan { .. } => Event::Planned(Plan {
                 steps: self.steps.iter().map(|id| Step { id: (*id).into(), description: String::new() }).collect(),
                 in_time: true,
-                failed: None,
                 took_ms: 1,
-                answers: None,
+                ..Plan::default()
             }),
             Effect::Act { act, .. } => {
                 *said += 1;
@@ -347,7 +346,8 @@ fn plans_that_are_none() {
             decide(&mut state, event);
         }
         let failed = failed.map(Into::into);
-        let decision = decide(&mut state, Event::Planned(Plan { steps, in_time, failed, took_ms: 1, answers: None }));
+        let decision =
+            decide(&mut state, Event::Planned(Plan { steps, in_time, failed, took_ms: 1, ..Plan::default() }));
         match decision.effects.into_iter().next() {
             Some(Effect::Finish(verdict)) => (verdict.status, verdict.code.unwrap()),
             other => panic!("{other:?}"),

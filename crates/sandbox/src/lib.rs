@@ -14,6 +14,7 @@ mod egress;
 mod entry;
 mod init;
 mod overlay;
+mod put;
 mod root;
 mod seccomp;
 mod session;
@@ -34,6 +35,7 @@ pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{Layers, Unavailable, Way, is_in_use, probe, remedy};
+pub use put::{link_beneath, list_beneath, make_folder_beneath, remove_beneath, symlink_beneath, write_beneath};
 pub use session::Session;
 pub use spawner::{Ahead, Files, Listeners, News, Running, Signals, Spawner, Stopper, run_alone};
 

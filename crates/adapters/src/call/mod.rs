@@ -16,6 +16,8 @@ use crate::cells::Cells;
 use crate::result::{Attempt, Problem, Stage};
 use crate::{retry, transform};
 
+pub use program::violations;
+
 /// Between two looks at whether somebody still waits.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use actum_contract::execution::{End, STDIN_BYTES_MAX, is_dangerous, is_interpreter, shell_character};
+use actum_contract::execution::{End, STDIN_BYTES_MAX, Violation, is_dangerous, is_interpreter, shell_character};
 use actum_contract::tool::{Cli, CliCall, Entry, Went, arguments};
 use serde_json::{Map, Value, json};
 
@@ -50,8 +50,9 @@ pub(super) fn attempt(
     };
     let ran = match cells.run(&job) {
         Ok(ran) => ran,
-        Err(why) => {
-            let problem = Problem::new(Stage::Call, format!("{} cannot be run: {why}", cli.executable));
+        Err(not_run) => {
+            let stage = if not_run.is_denied { Stage::Denied } else { Stage::Call };
+            let problem = Problem::new(stage, format!("{} cannot be run: {}", cli.executable, not_run.why));
             return Attempt::failed(id, Went::Unavailable, problem);
         }
     };
@@ -69,6 +70,36 @@ fn operation_of<'a>(cli: &Cli, operation: Option<&'a str>) -> Result<Option<&'a 
         }
         other => Ok(other),
     }
+}
+
+/// All that can be said against parameters before anything is run.
+pub fn violations(cli: &Cli, tool: &Entry, operation: Option<&str>, params: &Map<String, Value>) -> Vec<Violation> {
+    let told = |check, problem: Problem| Violation {
+        check,
+        field: problem.path.map_or_else(|| "params".to_owned(), |path| format!("params.{path}")),
+        message: problem.message,
+    };
+    let mut found: Vec<Violation> =
+        check_text(cli, tool, params).err().map(|problem| told("IV-02", problem)).into_iter().collect();
+    match arguments(cli, operation, params) {
+        Ok(call) => found.extend(check_size(cli, tool, &call).err().map(|problem| told("IV-05", problem))),
+        Err(bad) => found.extend(bad.into_iter().map(|one| Violation {
+            check: "IV-02",
+            field: format!("params.{}", one.parameter),
+            message: one.why,
+        })),
+    }
+    found
+}
+
+/// The input is within its limit, or may be cut.
+fn check_size(cli: &Cli, tool: &Entry, call: &CliCall) -> Result<(), Problem> {
+    let length = call.stdin.as_ref().map_or(0, |text| text.len() as u64);
+    if length <= STDIN_BYTES_MAX || tool.scope.cuts_input {
+        return Ok(());
+    }
+    let message = format!("the input is {length} bytes, at most {STDIN_BYTES_MAX} are taken");
+    Err(Problem { stage: Stage::Input, path: cli.stdin.clone(), message })
 }
 
 /// Parameters of an interpreter have nothing in them that makes a text a program.
@@ -118,10 +149,7 @@ fn called(cli: &Cli, tool: &Entry, operation: Option<&str>, params: &Map<String,
     if length <= STDIN_BYTES_MAX {
         return Ok((call, stripped, None));
     }
-    if !scope.cuts_input {
-        let message = format!("the input is {length} bytes, at most {STDIN_BYTES_MAX} are taken");
-        return Err(Problem { stage: Stage::Input, path: cli.stdin.clone(), message });
-    }
+    check_size(cli, tool, &call)?;
     if let Some(text) = &mut call.stdin {
         let end = (0..=STDIN_BYTES_MAX as usize).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);

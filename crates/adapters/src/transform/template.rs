@@ -17,7 +17,7 @@ const RECURSION_MAX: usize = 32;
 
 /// What is wrong with a template by itself.
 pub(super) fn check(source: &str) -> Option<String> {
-    environment().template_from_str(source).err().map(|e| told(&e))
+    environment().template_from_str(source).err().map(|e| format!("no usable template: {}", told(&e)))
 }
 
 /// The template with these names.

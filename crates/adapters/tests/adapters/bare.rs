@@ -58,13 +58,13 @@ fn ran(end: Option<End>, stdout: Vec<u8>, stderr: Vec<u8>) -> Ran {
 }
 
 impl Cells for Bare {
-    fn run(&self, job: &Job) -> Result<Ran, String> {
+    fn run(&self, job: &Job) -> Result<Ran, actum_adapters::NotRun> {
         let mut child = match self.spawn(job) {
             Ok(child) => child,
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(ran(Some(End::NotFound), Vec::new(), Vec::new()));
             }
-            Err(why) => return Err(why.to_string()),
+            Err(why) => return Err(why.to_string().into()),
         };
         let mut input = child.stdin.take().unwrap();
         let text = job.stdin.clone().unwrap_or_default();

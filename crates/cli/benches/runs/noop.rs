@@ -36,9 +36,7 @@ impl Hands for Idle {
             Effect::Plan { .. } => Event::Planned(Plan {
                 steps: (0..self.steps).map(|n| Step { id: format!("step-{n}"), description: "do".into() }).collect(),
                 in_time: true,
-                failed: None,
-                took_ms: 0,
-                answers: None,
+                ..Plan::default()
             }),
             Effect::Act { act, .. } => Event::Acted(Acted {
                 act: act.clone(),

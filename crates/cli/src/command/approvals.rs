@@ -1,11 +1,14 @@
 //! `actum approvals`, `actum approve`, `actum deny`: what waits for a person, and the answer.
 
+use actum_api::error;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Ended;
+use super::tool::TOOLS_URL;
 use crate::approval;
 use crate::args::Global;
+use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, table};
 
@@ -34,6 +37,7 @@ pub(crate) struct Deny {
 impl Verb {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let Self::List = self;
+        outside_only()?;
         let found = approval::list(&Project::find(global)?.folder()?)?;
         out.result(&json!({"approvals": found}), || {
             let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
@@ -62,9 +66,18 @@ impl Deny {
 }
 
 fn decide(global: &Global, out: &mut Out, id: &str, agreed: bool, minutes: Option<i64>) -> Ended {
+    outside_only()?;
     let value = approval::decide(&Project::find(global)?.folder()?, id, agreed, minutes)?;
     out.result(&value, || {
         format!("{} {}", value["state"].as_str().unwrap_or_default(), value["id"].as_str().unwrap_or_default())
     });
     Ok(0)
+}
+
+/// Who asks does not agree: in a cell there is nobody who may.
+fn outside_only() -> Result<(), Failure> {
+    match std::env::var_os(TOOLS_URL) {
+        None => Ok(()),
+        Some(_) => Err(Failure::new(error::TOOL_DENIED, "an agent in its cell agrees to nothing")),
+    }
 }

@@ -24,7 +24,7 @@ use super::Ended;
 use super::tool::Given;
 use crate::approval::{self, Request};
 use crate::args::Global;
-use crate::capture::{Caught, Evidence, catch, hash, is_secret, lost, shown, tell_cell, tell_end};
+use crate::capture::{Caught, Evidence, catch, hash, is_secret, lost, sha256, shown, tell_cell, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::Config;
 use crate::document::Document;
@@ -33,6 +33,7 @@ use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::Taken;
 use crate::run::shop::Open;
+use crate::tool::cache::Results;
 use crate::tool::call::{Ask, Setting};
 use crate::tool::cells::{Ground, Stops};
 use crate::tool::shelf::Shelf;
@@ -63,7 +64,7 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "FILE", requires = "tool")]
     stdin: Option<PathBuf>,
 
-    /// Remember results under this name, and answer from them as long as nothing they were made of has changed
+    /// Remember results under this name for a day, and answer from them as long as nothing they were made of has changed
     #[arg(long, value_name = "NAME", requires = "tool")]
     session: Option<String>,
 }
@@ -93,7 +94,8 @@ impl Exec {
         // Before there are threads, which would get them instead.
         let signals = Signals::catch().map_err(|e| cell::not_built(&e.to_string()))?;
         // The ledger is reached before anything is done: what cannot be recorded is not done.
-        let ledger = workspace::Ledger::open(&project, out)?;
+        let open = Open::new(Project::at(&project), out)?;
+        let ledger = workspace::Ledger::over(&open);
         execution::settle(&project, &ledger)?;
         let text = canon::canonical(&value).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         let digest = Digest::sha256(&text).to_hex();
@@ -103,7 +105,7 @@ impl Exec {
         evidence.passed("Evidence capture initialized", claim.folder.display().to_string());
         let folder = claim.folder.clone();
         let agreed = agreed_on(&value);
-        let registered = registered(&project, &config, &contract.tool_id, out)?;
+        let registered = registered(&open, &config, &contract.tool_id)?;
         let run = Run { id, folder, project: &project, execution: contract, config, evidence, registered, agreed };
         let (result, code) = match run.go(signals, out) {
             Ok(done) => done,
@@ -170,8 +172,11 @@ pub(crate) fn call_tool(
     out: &mut Out,
 ) -> Ended {
     let mut setting = setting(&open, signals)?;
+    if session.is_some() {
+        setting.results = Arc::new(Results::kept(&setting.home));
+    }
     setting.session = session;
-    let ledger = workspace::Ledger::open(&open.project, out)?;
+    let ledger = workspace::Ledger::over(&open);
     execution::settle(&open.project, &ledger)?;
     let id = new_id();
     let asked = json!({"tool": ask.tool, "adapter": ask.adapter, "operation": ask.operation, "params": ask.params});
@@ -184,7 +189,13 @@ pub(crate) fn call_tool(
             called.result["evidence"]["contract_sha256"] = json!(digest);
             claim.finish(&called.result, &ledger)?;
             out.detail(&format!("evidence: {}", folder.join("result.json").display()));
+            if let Some(warning) = called.result["warning"].as_str() {
+                out.remark(&format!("warning: {warning}"));
+            }
             out.result(&called.result, || super::tool::shown_output(&called.result));
+            for warning in called.result["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                out.remark(&format!("note: {warning}"));
+            }
             Ok(called.code)
         }
         Err(failure) => {
@@ -323,9 +334,14 @@ impl Run<'_> {
         let name = self.execution.inputs.command.as_ref();
         let found = find_program(name, &path, &cell.folder).and_then(|(place, mut file)| {
             let identity = Identity::of(&file.metadata()?);
-            Ok((place, identity, hash(&mut file)?))
+            let digest = hash(&mut file)?;
+            let of_another_kind = match tool.pinned.as_ref().filter(|wanted| wanted.starts_with(SHA256)) {
+                Some(_) => Some(format!("{SHA256}{}", sha256(&mut file)?)),
+                None => None,
+            };
+            Ok((place, identity, digest, of_another_kind))
         });
-        let (place, identity, digest) = match found {
+        let (place, identity, digest, of_another_kind) = match found {
             Ok(found) => found,
             // One that is not there is told by its exit code; one that has to be the right one is not tried.
             Err(_) if tool.pinned.is_none() => return Ok(()),
@@ -336,14 +352,17 @@ impl Run<'_> {
                 );
             }
         };
-        if let Some(wanted) = tool.pinned.as_ref().filter(|wanted| **wanted != digest.to_hex()) {
+        let content = of_another_kind.unwrap_or_else(|| digest.to_hex());
+        if let Some(wanted) = tool.pinned.as_ref().filter(|wanted| **wanted != content) {
             let message = format!("{} is not the program that was approved for {}", place.display(), tool.id);
             return Err(Failure::new(error::EXECUTION_REFUSED, message)
                 .details(
                     json!({"violations": [{"check": "IV-01", "field": "inputs.command", "message": "content differs"}],
-                    "wanted": wanted, "found": digest.to_hex()}),
+                    "wanted": wanted, "found": content}),
                 )
-                .hint("approve the new version: set `blake3` of the tool in actum.toml"));
+                .hint(
+                    "approve the new version: set `blake3` of the tool in actum.toml, or register it with its checksum",
+                ));
         }
         let program =
             json!({"path": place.display().to_string(), "blake3": digest.to_hex(), "pinned": tool.pinned.is_some()});
@@ -514,11 +533,10 @@ fn agreed_on(contract: &Value) -> Value {
 }
 
 /// The allowlist's entry for a tool that is registered and not in actum.toml, if it may be called.
-fn registered(project: &Project, config: &Config, id: &str, out: &Out) -> Result<Option<Tool>, Failure> {
+fn registered(open: &Open, config: &Config, id: &str) -> Result<Option<Tool>, Failure> {
     if config.tools.contains_key(id) {
         return Ok(None);
     }
-    let open = Open::new(Project::at(project), out)?;
     let Ok(found) = Shelf::new(&open.waiter, &open.registry, &open.tenant).tool(id) else { return Ok(None) };
     if !found.item.approved {
         return Ok(None);
@@ -533,11 +551,15 @@ fn registered(project: &Project, config: &Config, id: &str, out: &Out) -> Result
         cuts_input: scope.cuts_input,
         pinned: match found.is.provenance.checksum {
             Some(Checksum::Blake3(digest)) => Some(digest),
-            _ => None,
+            Some(Checksum::Sha256(digest)) => Some(format!("{SHA256}{digest}")),
+            None => None,
         },
         blocked: found.item.status == actum_ledger::registry::Status::Blocked,
     }))
 }
+
+/// Before the digest of a program that was not approved by its BLAKE3.
+const SHA256: &str = "sha256:";
 
 /// What the program was given and nobody else is to see.
 fn redactor_of(inputs: &CheckedInputs) -> Redactor {

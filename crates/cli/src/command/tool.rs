@@ -18,10 +18,11 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::shop::Open;
-use crate::tool::call::Ask;
+use crate::tool::cache::Kept;
+use crate::tool::call::{Ask, Setting};
+use crate::tool::golden;
 use crate::tool::register::{self, By};
 use crate::tool::shelf::Shelf;
-use crate::tool::{cache, golden};
 use crate::ui::{Out, table};
 
 /// Where a cell finds the tools it was given.
@@ -127,7 +128,7 @@ pub(crate) enum Verb {
     /// Outputs that are right: record them, and compare with them
     #[command(subcommand)]
     Golden(GoldenVerb),
-    /// Forget what was found out about tools and servers
+    /// Forget what was found out about tools and servers, and results of sessions
     Refresh,
 }
 
@@ -235,9 +236,9 @@ impl Verb {
         let project = Project::find(global)?;
         if let Self::Refresh = self {
             let home = project.folder()?;
-            for (kind, lasts) in [("schema", cache::SCHEMA_FOR), ("tool", cache::METADATA_FOR)] {
-                cache::Kept { home: &home, kind, lasts }.clear();
-            }
+            Kept::schemas(&home).clear();
+            Kept::metadata(&home).clear();
+            Kept::results(&home).clear();
             out.result(&json!({"refreshed": true}), || "forgotten; it is found out again when it is needed".to_owned());
             return Ok(0);
         }
@@ -416,12 +417,11 @@ fn heads_json(plural: &str, heads: &[actum_ledger::registry::Head]) -> String {
 /// One of them at a level. L0 and L1 are on record beside it; more means reading it.
 pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> Result<Value, Failure> {
     let summary = || -> Map<String, Value> { serde_json::from_str(&item.summary).unwrap_or_default() };
-    Ok(match (kind, level) {
+    let mut shown = match (kind, level) {
         (Kind::Adapter, Level::L0 | Level::L1) => {
             let mut shown = json!({"adapter_id": item.id, "name": item.name, "tool_id": item.tool, "type": item.form});
             if let (Level::L1, Some(fields)) = (level, shown.as_object_mut()) {
                 fields.extend(summary());
-                fields.insert("status".into(), item.status.word().into());
             }
             shown
         }
@@ -431,8 +431,6 @@ pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> R
             let mut shown = json!({"tool_id": item.id, "name": item.name, "summary": line.unwrap_or_default(), "owner": known.get("owner")});
             if let (Level::L1, Some(fields)) = (level, shown.as_object_mut()) {
                 fields.extend(known);
-                fields.insert("status".into(), item.status.word().into());
-                fields.insert("approved".into(), item.approved.into());
             }
             shown
         }
@@ -444,7 +442,26 @@ pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> R
             let found = shelf.tool(&item.id)?;
             disclose_tool(&found.is, &found.body, level, record_json(item))
         }
-    })
+    };
+    // What is in force, not what the file once said.
+    if level >= Level::L1 {
+        shown["status"] = item.status.word().into();
+    }
+    if level >= Level::L1 && kind == Kind::Tool {
+        shown["approved"] = item.approved.into();
+    }
+    Ok(shown)
+}
+
+/// What an MCP server says of the tools behind an adapter's operations.
+pub(crate) fn add_tools(shown: &mut Value, setting: &Setting, id: &str) -> Result<(), Failure> {
+    let found = setting.shelf.adapter(id)?;
+    match setting.schemas_of(&found) {
+        None => {}
+        Some(Ok(tools)) => shown["tools"] = tools,
+        Some(Err(why)) => shown["tools_unknown"] = json!(why),
+    }
+    Ok(())
 }
 
 fn record_json(item: &Item) -> Value {
@@ -454,6 +471,13 @@ fn record_json(item: &Item) -> Value {
 fn show(shelf: &Shelf, open: &Open, kind: Kind, id: &str, level: Level, history: bool, out: &mut Out) -> Ended {
     let item = shelf.item(kind, id)?;
     let mut shown = item_at(shelf, kind, &item, level)?;
+    if level >= Level::L2 {
+        let setting = super::exec::setting(open, None)?;
+        match kind {
+            Kind::Adapter => add_tools(&mut shown, &setting, &item.id)?,
+            Kind::Tool => shown["programs"] = setting.programs_of(&shelf.tool(&item.id)?),
+        }
+    }
     if level == Level::L3 && kind == Kind::Adapter {
         shown["golden"] = golden::kept(&open.project, &item.id);
     }

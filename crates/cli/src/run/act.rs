@@ -35,13 +35,20 @@ impl RunHands {
                 Step { id, description }
             };
             let steps = script.plan.iter().enumerate().map(step).collect();
-            return Ok(Event::Planned(Plan { steps, in_time: true, failed: None, took_ms: 0, answers: None }));
+            return Ok(Event::Planned(Plan { steps, in_time: true, ..Plan::default() }));
         }
         let ops_left = self.ops_left(state);
-        let (ran, response, heard) = self.ask("plan", state, None, None, timeout_ms, ops_left, desk)?;
+        let (ran, response, heard) = self.ask("plan", state, None, None, (timeout_ms, ops_left), desk)?;
         let in_time = ran.report.ended != Ended::TimedOut;
-        let answers = heard.answers.clone();
-        let plan = |steps, failed| Plan { steps, in_time, failed, took_ms: ran.took_ms, answers: answers.clone() };
+        let plan = |steps, failed| Plan {
+            steps,
+            in_time,
+            failed,
+            took_ms: ran.took_ms,
+            answers: heard.answers.clone(),
+            ops: heard.ops.clone(),
+            is_out_of_ops: heard.is_exhausted,
+        };
         // Planning is looking: whatever was changed meanwhile is taken back.
         self.restore(state)?;
         let planned = match (failure_of(&ran), response) {
@@ -80,7 +87,7 @@ impl RunHands {
             }
             None => {
                 let phase = if act.correction.is_some() { "correct" } else { "step" };
-                let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, left_ms, ops_left, desk)?;
+                let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, (left_ms, ops_left), desk)?;
                 let end = if heard.is_exhausted { End::OutOfOps } else { end_of(&ran) };
                 (end, heard.ops, ran.took_ms, heard.answers)
             }
@@ -170,15 +177,15 @@ impl RunHands {
         Ok(found)
     }
 
-    /// Runs the agent's program for one phase. Its response, if it left one.
+    /// Runs the agent's program for one phase, within so much time and so many tool operations. Its response, if it left
+    /// one, and what it heard of its tools.
     fn ask(
         &mut self,
         phase: &str,
         state: &State,
         act: Option<&Act>,
         feedback: Option<&Value>,
-        left_ms: u64,
-        ops_left: u64,
+        (left_ms, ops_left): (u64, u64),
         desk: &dyn Desk,
     ) -> Done<Asked> {
         let offer = self.offer(state, left_ms, ops_left)?;

@@ -47,6 +47,8 @@ pub(crate) struct RunHands {
     pub(super) repeats: Option<Digest>,
     /// What the run that is repeated heard of its tools, if it was given some.
     pub(super) heard: Option<Answers>,
+    /// What this repetition asked of tools that the run did not.
+    pub(super) strange: Option<Value>,
     /// Results of tools, for as long as the run is in these hands.
     pub(super) results: Arc<Results>,
     /// Programs that the run started, by their content.
@@ -89,6 +91,7 @@ impl RunHands {
             still: None,
             repeats,
             heard: None,
+            strange: None,
             results: Arc::default(),
             programs: Vec::new(),
             started: Timestamp::now(),

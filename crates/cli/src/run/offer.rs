@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::hands::{Done, RunHands};
 use super::program::{Offer, Ran};
 use crate::failure::Failure;
-use crate::tool::bridge::{Answers, Book, Desk};
+use crate::tool::bridge::{Answers, Book, Desk, is_usable, over};
 use crate::tool::call::Setting;
 use crate::tool::cells::{Ground, Stops};
 use crate::workspace::new_id;
@@ -40,7 +40,7 @@ impl RunHands {
         }
         let may = |id: &str| given.as_ref().is_none_or(|given| given.iter().any(|one| one == id || one == "*"));
         let items = self.shop.shelf.items(Kind::Tool)?;
-        let mut offered = items.iter().filter(|item| item.approved && may(&item.id)).peekable();
+        let mut offered = items.iter().filter(|item| is_usable(item) && may(&item.id)).peekable();
         let is_offered = offered.peek().is_some();
         let writes = offered.any(|item| item.summary.contains("\"data_access\":\"write\""));
         Ok((is_offered, writes))
@@ -100,9 +100,10 @@ impl RunHands {
     }
 
     /// Keeps what the agent heard.
-    pub(super) fn taken(&self, offer: Option<&Offer>) -> Done<Taken> {
+    pub(super) fn taken(&mut self, offer: Option<&Offer>) -> Done<Taken> {
         let Some(offer) = offer else { return Ok(Taken::default()) };
         let heard = offer.desk.take_heard();
+        self.strange = self.strange.take().or(heard.strange);
         let text = Value::Array(heard.answers).to_string();
         let digest = Digest::blake3(text.as_bytes()).to_hex();
         self.folder.keep_answers(&digest, text.as_bytes())?;
@@ -119,6 +120,7 @@ impl RunHands {
             let missing =
                 || Failure::new(actum_api::error::CONTENT_DAMAGED, "what the agent heard of its tools is gone");
             all.extend(list.ok_or_else(missing)?);
+            all.push(over());
         }
         Ok(all)
     }
@@ -126,7 +128,7 @@ impl RunHands {
 
 /// Answers of a recording, to be used one by one.
 pub(super) fn recorded(answers: Vec<Value>) -> Answers {
-    Arc::new(Mutex::new(answers))
+    Arc::new(Mutex::new(answers.into_iter().enumerate().collect()))
 }
 
 /// What an agent's program did, its response, and what it heard.

@@ -118,6 +118,13 @@ fn compare(
         first_difference,
         programs_changed: programs_changed.clone(),
     };
+    // Everything that differs after this may differ because of it.
+    if let Some(asked) = &hands.strange {
+        return Ok(replayed(Some(json!({
+            "what": "question", "actual": asked, "why": "the run did not ask its tools for this",
+            "status": verdict.status, "message": verdict.message,
+        }))));
+    }
     if let Some(actual_tree) = Digest::from_hex(&actual)
         && actual_tree != expected
     {

@@ -1,6 +1,7 @@
 //! What an agent in its cell may ask for: the tools it was given, level by level, and calls of them. Every call is an
 //! execution that is counted while it runs, kept, and answered from the recording when the run is repeated.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::call::{Ask, Setting};
 use super::change;
-use crate::command::tool::item_at;
+use crate::command::tool::{add_tools, item_at};
 use crate::failure::Failure;
 use crate::workspace::new_id;
 
@@ -27,7 +28,7 @@ pub(crate) struct Desk {
     book: Option<Book>,
 }
 
-/// What is kept of the calls of a run.
+/// What is kept of the calls of an act.
 pub(crate) struct Book {
     /// How many calls may still be made.
     ops_left: u64,
@@ -36,7 +37,7 @@ pub(crate) struct Book {
     /// The workspace's copy, if tools may change it.
     copy: Option<PathBuf>,
     made: AtomicU64,
-    heard: Mutex<Heard>,
+    heard: Mutex<Inside>,
     /// Called when more was asked for than may be.
     exhausted: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -47,10 +48,34 @@ pub(crate) struct Heard {
     pub ops: Vec<ToolOp>,
     pub answers: Vec<Value>,
     pub is_exhausted: bool,
+    /// What a repetition asked for without there being an answer.
+    pub strange: Option<Value>,
 }
 
-/// Recorded answers, each used once.
-pub(crate) type Answers = Arc<Mutex<Vec<Value>>>;
+#[derive(Debug, Default)]
+struct Inside {
+    heard: Heard,
+    /// The place of each operation's answer: those that ran at the same time end in another order each time.
+    places: Vec<usize>,
+    /// Answers of the registry by what was asked.
+    looks: HashMap<String, Value>,
+    look_bytes: usize,
+}
+
+/// Recorded answers with their places, each used once. Those of one act end with `OVER`.
+pub(crate) type Answers = Arc<Mutex<Vec<(usize, Value)>>>;
+
+/// Separates the answers of an act from those of the next.
+const OVER: &str = "act_is_over";
+
+/// Different looks into the registry that are answered in one act, all together.
+const LOOKS_MAX: usize = 10_000;
+const LOOK_BYTES_MAX: usize = 32 << 20;
+
+/// The mark behind the answers of an act.
+pub(crate) fn over() -> Value {
+    json!({ OVER: true })
+}
 
 impl Book {
     pub(crate) fn new(ops_left: u64, recorded: Option<Answers>, copy: Option<PathBuf>) -> Self {
@@ -58,9 +83,128 @@ impl Book {
         Self { ops_left, recorded, copy, made, heard, exhausted }
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn inside(&self) -> MutexGuard<'_, Inside> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// A look: asked twice in an act, it is answered alike, and kept once.
+    fn look(&self, input: &Value, find: impl FnOnce() -> Result<Value, Failure>) -> Result<Value, Failure> {
+        let asked = input.to_string();
+        if let Some(known) = self.inside().looks.get(&asked) {
+            return said(known);
+        }
+        let answer = match &self.recorded {
+            Some(recorded) => match recall(recorded, input) {
+                Some((_, answer)) => answer,
+                None => return Err(self.wonder(input)),
+            },
+            None => answer_of(input, &find()),
+        };
+        let mut inside = self.inside();
+        if let Some(known) = inside.looks.get(&asked) {
+            return said(known);
+        }
+        let bytes = asked.len() + answer.to_string().len();
+        if inside.looks.len() >= LOOKS_MAX || inside.look_bytes + bytes > LOOK_BYTES_MAX {
+            return Err(Failure::new(error::TOOL_DENIED, "there were too many questions"));
+        }
+        inside.look_bytes += bytes;
+        inside.heard.answers.push(answer.clone());
+        inside.looks.insert(asked, answer.clone());
+        said(&answer)
+    }
+
+    /// A call of a run that is repeated.
+    fn repeat(&self, recorded: &Answers, input: &Value) -> Result<Value, Failure> {
+        match recall(recorded, input) {
+            Some((place, answer)) => {
+                self.change(&answer);
+                self.note(place, &answer);
+                said(&answer)
+            }
+            None if first_act(&lock(recorded)).iter().any(|(_, answer)| answer["exhausted"] == true) => {
+                Err(self.exhaust())
+            }
+            None => {
+                let failure = self.wonder(input);
+                self.note(usize::MAX, &answer_of(input, &Err(Failure::new(error::TOOL_DENIED, &failure.message))));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Something that was not asked for before.
+    fn wonder(&self, input: &Value) -> Failure {
+        self.inside().heard.strange.get_or_insert_with(|| input.clone());
+        Failure::new(error::TOOL_DENIED, "the recording has no answer to this")
+            .hint("the run asks for something that it did not ask for before")
+    }
+
+    fn exhaust(&self) -> Failure {
+        let is_first = !std::mem::replace(&mut self.inside().heard.is_exhausted, true);
+        if is_first {
+            self.inside().heard.answers.push(json!({"exhausted": true}));
+            // Once: who is asked twice is not waited for.
+            if let Some(call) = &*self.exhausted.lock().unwrap_or_else(PoisonError::into_inner) {
+                call();
+            }
+        }
+        let message = "no tool operation is left to this work item";
+        Failure::new(error::TOOL_DENIED, message).hint("raise max_tool_ops of the work item")
+    }
+
+    fn note(&self, place: usize, answer: &Value) {
+        let mut inside = self.inside();
+        inside.heard.answers.push(answer.clone());
+        inside.heard.ops.push(op_of(answer));
+        inside.places.push(place);
+    }
+
+    /// Changes the copy as the tool did.
+    fn change(&self, answer: &Value) {
+        if let Some(copy) = &self.copy {
+            change::repeat(copy, &answer["result"]["changes"]);
+        }
+    }
+
+    /// Everything, when the act is over. What nobody waited for any more is repeated without being asked for: whether it
+    /// is depends on who is faster.
+    fn take(&self) -> Heard {
+        if let Some(recorded) = &self.recorded {
+            let mut left = lock(recorded);
+            // Recordings without marks hold the answers of later acts too.
+            let end = left.iter().position(|(_, answer)| answer[OVER] == true);
+            let rest: Vec<_> = left.drain(..end.map_or(0, |end| end + 1)).collect();
+            drop(left);
+            let is_exhausted = self.inside().heard.is_exhausted;
+            let unheard =
+                |answer: &Value| answer["input"]["call"].is_object() && (answer["cut"] == true || is_exhausted);
+            for (place, answer) in rest.iter().filter(|(_, answer)| unheard(answer)) {
+                self.change(answer);
+                self.note(*place, answer);
+            }
+        }
+        let Inside { mut heard, places, .. } = std::mem::take(&mut *self.inside());
+        let mut ops: Vec<_> = places.into_iter().zip(heard.ops).collect();
+        ops.sort_by_key(|(place, _)| *place);
+        heard.ops = ops.into_iter().map(|(_, op)| op).collect();
+        heard
+    }
+}
+
+fn lock(recorded: &Answers) -> MutexGuard<'_, Vec<(usize, Value)>> {
+    recorded.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is left of the act at hand.
+fn first_act(left: &[(usize, Value)]) -> &[(usize, Value)] {
+    let end = left.iter().position(|(_, answer)| answer[OVER] == true);
+    &left[..end.unwrap_or(left.len())]
+}
+
+/// Whether a tool may be called at all.
+pub(crate) fn is_usable(tool: &Item) -> bool {
+    tool.approved && tool.status != Status::Blocked
 }
 
 impl Desk {
@@ -83,7 +227,7 @@ impl Desk {
     }
 
     pub(crate) fn take_heard(&self) -> Heard {
-        self.book.as_ref().map(|book| std::mem::take(&mut *book.heard())).unwrap_or_default()
+        self.book.as_ref().map(Book::take).unwrap_or_default()
     }
 
     fn setting(&self) -> Result<&Setting, Failure> {
@@ -93,89 +237,91 @@ impl Desk {
     fn see(&self, kind: Kind, id: &str, level: Level) -> Result<Value, Failure> {
         let setting = self.setting()?;
         let item = setting.shelf.item(kind, id)?;
-        if !setting.may(&item.tool) || item.status == Status::Blocked {
-            return Err(Failure::new(error::NOT_FOUND, format!("no tool {id:?} was given to this agent")));
+        let is_given = match kind {
+            Kind::Tool => is_usable(&item),
+            Kind::Adapter => {
+                item.status != Status::Blocked
+                    && setting.shelf.item(Kind::Tool, &item.tool).is_ok_and(|tool| is_usable(&tool))
+            }
+        };
+        if !setting.may(&item.tool) || !is_given {
+            // The same words as for one that is not there.
+            let failure = Failure::new(error::NOT_FOUND, format!("no {} {id:?} is registered", kind.word()));
+            return Err(failure.hint("`actum adapter list` shows what is"));
         }
-        item_at(&setting.shelf, kind, &item, level)
+        let mut shown = item_at(&setting.shelf, kind, &item, level)?;
+        if kind == Kind::Adapter && level >= Level::L2 {
+            add_tools(&mut shown, setting, &item.id)?;
+        }
+        Ok(shown)
     }
 
     fn all(&self, level: Level, tool: Option<&str>) -> Result<Value, Failure> {
         let setting = self.setting()?;
         let usable = setting.shelf.items(Kind::Tool)?;
-        let is_given = |of: &str| {
-            let is_usable = |item: &Item| item.id == of && item.approved && item.status != Status::Blocked;
-            setting.may(of) && tool.is_none_or(|tool| tool == of) && usable.iter().any(is_usable)
+        let is_given = |item: &&Item| {
+            let of = &item.tool;
+            let is_usable = |tool: &Item| tool.id == *of && is_usable(tool);
+            let is_wanted = setting.may(of) && tool.is_none_or(|tool| tool == of);
+            is_wanted && item.status != Status::Blocked && usable.iter().any(is_usable)
         };
         let mut shown = Vec::new();
-        if level == Level::L0 {
-            for head in setting.shelf.heads(Kind::Adapter)?.iter().filter(|head| is_given(&head.tool)) {
-                shown.push(json!({"adapter_id": head.id, "name": head.name, "tool_id": head.tool, "type": head.form}));
-            }
-        } else {
-            for item in setting.shelf.items(Kind::Adapter)?.iter().filter(|item| is_given(&item.tool)) {
-                shown.push(item_at(&setting.shelf, Kind::Adapter, item, Level::L1)?);
-            }
+        for item in setting.shelf.items(Kind::Adapter)?.iter().filter(is_given) {
+            shown.push(item_at(&setting.shelf, Kind::Adapter, item, level.min(Level::L1))?);
         }
         Ok(json!({"adapters": shown}))
     }
 
-    /// Answers a question from the recording, or finds the answer and records it.
-    fn answer(&self, input: &Value, find: impl FnOnce() -> Result<Value, Failure>) -> Result<Value, Failure> {
-        let Some(book) = &self.book else { return find() };
-        let answer = match &book.recorded {
-            Some(recorded) => recall(recorded, input)?,
-            None => match find() {
-                Ok(result) => json!({"input": input, "result": result}),
-                Err(failure) => json!({"input": input, "failure": failure.to_json()["error"]}),
-            },
-        };
-        book.heard().answers.push(answer.clone());
-        said(&answer)
+    fn look(&self, input: &Value, find: impl FnOnce() -> Result<Value, Failure>) -> Result<Value, Failure> {
+        match &self.book {
+            None => find(),
+            Some(book) => book.look(input, find),
+        }
     }
 
     /// One call: counted, made or recalled, and noted.
     fn make(&self, ask: &Ask, gone: &AtomicBool) -> Result<Value, Failure> {
+        let Some(book) = &self.book else { return self.find(ask, gone) };
         let input = json!({"call": {"tool": ask.tool, "adapter": ask.adapter, "operation": ask.operation, "params": ask.params}});
-        let find = || {
-            let setting = self.setting()?;
-            let stop = || gone.load(Ordering::SeqCst);
-            let copy = self.book.as_ref().and_then(|book| book.copy.as_ref()).filter(|_| setting.writes(&ask.tool));
-            let before = copy.map(|copy| change::look(copy));
-            let mut result = setting.call(&new_id(), ask, None, &stop)?.result;
-            if let Some((copy, before)) = copy.zip(before) {
-                result["changes"] = change::since(copy, &before);
-            }
-            Ok(result)
-        };
-        let Some(book) = &self.book else { return find() };
-        let n = book.made.fetch_add(1, Ordering::SeqCst);
-        if n >= book.ops_left {
-            book.heard().is_exhausted = true;
-            if let Some(call) = &*book.exhausted.lock().unwrap_or_else(PoisonError::into_inner) {
-                call();
-            }
-            let message = "no tool operation is left to this work item";
-            return Err(Failure::new(error::TOOL_DENIED, message).hint("raise max_tool_ops of the work item"));
+        if let Some(recorded) = &book.recorded {
+            return book.repeat(recorded, &input);
         }
-        let answered = self.answer(&input, find);
-        if let (Some(copy), Some(_), Ok(result)) = (&book.copy, &book.recorded, &answered) {
-            change::repeat(copy, &result["changes"]);
+        if book.made.fetch_add(1, Ordering::SeqCst) >= book.ops_left {
+            return Err(book.exhaust());
         }
-        book.note(ask, &input, &answered);
-        answered
+        let found = self.find(ask, gone);
+        let mut answer = answer_of(&input, &found);
+        if gone.load(Ordering::SeqCst) || self.setting.as_ref().is_some_and(|setting| setting.stops.is_stopped()) {
+            answer["cut"] = json!(true);
+        }
+        book.note(usize::MAX, &answer);
+        found
+    }
+
+    fn find(&self, ask: &Ask, gone: &AtomicBool) -> Result<Value, Failure> {
+        let setting = self.setting()?;
+        let stop = || gone.load(Ordering::SeqCst);
+        let copy = self.book.as_ref().and_then(|book| book.copy.as_ref()).filter(|_| setting.writes(&ask.tool));
+        let before = copy.map(|copy| change::look(copy));
+        let mut result = setting.call(&new_id(), ask, None, &stop)?.result;
+        if let Some((copy, before)) = copy.zip(before) {
+            result["changes"] = change::since(copy, &before);
+        }
+        Ok(result)
     }
 }
 
-/// The next recorded answer to what is asked.
-fn recall(recorded: &Answers, input: &Value) -> Result<Value, Failure> {
-    let mut left = recorded.lock().unwrap_or_else(PoisonError::into_inner);
-    match left.iter().position(|answer| answer["input"] == *input) {
-        Some(at) => Ok(left.remove(at)),
-        None => {
-            let message = "the recording has no answer to this";
-            Err(Failure::new(error::TOOL_DENIED, message)
-                .hint("the run asks for something that it did not ask for before"))
-        }
+/// The next recorded answer of this act to what is asked, with its place.
+fn recall(recorded: &Answers, input: &Value) -> Option<(usize, Value)> {
+    let mut left = lock(recorded);
+    let at = first_act(&left).iter().position(|(_, answer)| answer["input"] == *input)?;
+    Some(left.remove(at))
+}
+
+fn answer_of(input: &Value, found: &Result<Value, Failure>) -> Value {
+    match found {
+        Ok(result) => json!({"input": input, "result": result}),
+        Err(failure) => json!({"input": input, "failure": failure.to_json()["error"]}),
     }
 }
 
@@ -190,28 +336,22 @@ fn said(answer: &Value) -> Result<Value, Failure> {
     })
 }
 
-impl Book {
-    /// What the trace says of a call. What differs each time is not part of it.
-    fn note(&self, ask: &Ask, input: &Value, answered: &Result<Value, Failure>) {
-        let (result, refusal) = match answered {
-            Ok(result) => (result.clone(), Value::Null),
-            Err(failure) => (Value::Null, json!(failure.message)),
-        };
-        let known = |key: &str| result["evidence"][key].clone();
-        let lasting = json!({
-            "status": result["status"], "output": result["output"], "stdout": result["stdout"], "error": result["error"],
-            "refusal": refusal, "changes": result["changes"],
-        });
-        let output = canon::canonical(&lasting).map(|text| Digest::blake3(&text).to_hex()).unwrap_or_default();
-        let is_well = result["status"] == "success";
-        let op = ToolOp {
-            name: format!("tool {}", ask.tool),
-            input: json!({"call": input["call"], "tool": known("tool"), "adapters": known("adapters")}),
-            status: if is_well { "success".into() } else { "error".into() },
-            exit_code: result["exit_code"].as_u64().and_then(|code| u8::try_from(code).ok()),
-            output: Some(output),
-        };
-        self.heard().ops.push(op);
+/// What the trace says of a call. What differs each time is not part of it.
+fn op_of(answer: &Value) -> ToolOp {
+    let (call, result) = (&answer["input"]["call"], &answer["result"]);
+    let known = |key: &str| result["evidence"][key].clone();
+    let lasting = json!({
+        "status": result["status"], "output": result["output"], "stdout": result["stdout"], "error": result["error"],
+        "refusal": answer["failure"]["message"], "changes": result["changes"],
+    });
+    let output = canon::canonical(&lasting).map(|text| Digest::blake3(&text).to_hex()).unwrap_or_default();
+    let is_well = result["status"] == "success";
+    ToolOp {
+        name: format!("tool {}", call["tool"].as_str().unwrap_or_default()),
+        input: json!({"call": call, "tool": known("tool"), "adapters": known("adapters")}),
+        status: if is_well { "success".into() } else { "error".into() },
+        exit_code: result["exit_code"].as_u64().and_then(|code| u8::try_from(code).ok()),
+        output: Some(output),
     }
 }
 
@@ -223,14 +363,14 @@ impl Tools for Desk {
     fn list(&self, level: &str, tool: Option<&str>) -> Result<Value, Refused> {
         let level = Level::named(level).unwrap_or(Level::L0);
         let input = json!({"list": level.word(), "tool": tool});
-        self.answer(&input, || self.all(level, tool)).map_err(|failure| refused(&failure))
+        self.look(&input, || self.all(level, tool)).map_err(|failure| refused(&failure))
     }
 
     fn show(&self, id: &str, level: &str) -> Result<Value, Refused> {
         let level = Level::named(level).unwrap_or(Level::L1);
         let input = json!({"show": id, "level": level.word()});
         let find = || self.see(Kind::Tool, id, level).or_else(|_| self.see(Kind::Adapter, id, level));
-        self.answer(&input, find).map_err(|failure| refused(&failure))
+        self.look(&input, find).map_err(|failure| refused(&failure))
     }
 
     fn call(&self, call: Call, cancelled: &Arc<AtomicBool>) -> Result<Value, Refused> {

@@ -11,13 +11,20 @@ use actum_contract::canon;
 use actum_contract::digest::{Blake3, Digest};
 use serde_json::{Value, json};
 
-/// How long each kind is believed.
-pub(crate) const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
-pub(crate) const METADATA_FOR: Duration = Duration::from_secs(3_600);
+/// How long what servers say of their tools is believed, and what is known of programs.
+const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
+const METADATA_FOR: Duration = Duration::from_secs(3_600);
+
+/// Sessions of the command line are known by name only, and nobody says when one ends.
+const RESULT_FOR: Duration = Duration::from_secs(24 * 3_600);
 
 /// Results kept in memory, and the largest that is.
 const RESULTS_MAX: usize = 1_000;
 const RESULT_BYTES_MAX: usize = 4 << 20;
+
+/// The same of those that are kept in files.
+const KEPT_RESULTS_MAX: usize = 200;
+const KEPT_RESULT_BYTES_MAX: usize = 1 << 20;
 
 /// Files that are looked at to find out whether anything has changed.
 const FILES_MAX: usize = 200_000;
@@ -27,26 +34,43 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Results of one session, by everything that determines them.
 #[derive(Debug, Default)]
-pub(crate) struct Results(Mutex<HashMap<String, Value>>);
+pub(crate) struct Results {
+    held: Mutex<HashMap<String, Value>>,
+    /// Where they outlive the process, if they do.
+    home: Option<PathBuf>,
+}
 
 impl Results {
+    /// For a session of several processes.
+    pub(crate) fn kept(home: &Path) -> Self {
+        Self { home: Some(home.to_owned()), ..Self::default() }
+    }
+
+    fn files(&self) -> Option<Kept<'_>> {
+        self.home.as_deref().map(Kept::results)
+    }
+
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        held.or_else(|| self.files()?.get(key))
     }
 
     pub(crate) fn put(&self, key: String, result: &Value) {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if result.to_string().len() > RESULT_BYTES_MAX {
+        let length = result.to_string().len();
+        if let Some(files) = self.files().filter(|_| length <= KEPT_RESULT_BYTES_MAX) {
+            if files.count() >= KEPT_RESULTS_MAX {
+                files.clear();
+            }
+            files.put(&key, result);
+        }
+        if length > RESULT_BYTES_MAX {
             return;
         }
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.len() >= RESULTS_MAX {
             held.clear();
         }
         held.insert(key, result.clone());
-    }
-
-    pub(crate) fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -99,12 +123,27 @@ pub(crate) fn state_of(folders: &[PathBuf]) -> Option<(String, bool)> {
 
 /// Something found out about a server or a program, kept in a file.
 pub(crate) struct Kept<'a> {
-    pub home: &'a Path,
-    pub kind: &'static str,
-    pub lasts: Duration,
+    home: &'a Path,
+    kind: &'static str,
+    lasts: Duration,
 }
 
-impl Kept<'_> {
+impl<'a> Kept<'a> {
+    /// What adapters of servers look like.
+    pub(crate) const fn schemas(home: &'a Path) -> Self {
+        Self { home, kind: "schema", lasts: SCHEMA_FOR }
+    }
+
+    /// Results of sessions of several processes.
+    pub(crate) const fn results(home: &'a Path) -> Self {
+        Self { home, kind: "result", lasts: RESULT_FOR }
+    }
+
+    /// What is known of the programs of tools.
+    pub(crate) const fn metadata(home: &'a Path) -> Self {
+        Self { home, kind: "tool", lasts: METADATA_FOR }
+    }
+
     fn path(&self, key: &str) -> PathBuf {
         self.home.join("cache").join(self.kind).join(format!("{key}.json"))
     }
@@ -129,6 +168,10 @@ impl Kept<'_> {
             std::fs::rename(&beside, &path)
         };
         let _ = write();
+    }
+
+    fn count(&self) -> usize {
+        std::fs::read_dir(self.home.join("cache").join(self.kind)).map_or(0, Iterator::count)
     }
 
     /// Forgets all of a kind.

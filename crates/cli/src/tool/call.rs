@@ -1,30 +1,26 @@
 //! One call of a tool: looked up, checked, agreed to where that is needed, made, and told with its evidence. What is not
 //! allowed is denied.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actum_adapters::mcp::{HttpLink, McpLink};
-use actum_adapters::{
-    Attempt, Hands, Http, Job, Link, McpCall, Outcome, Problem, Request, SdkCall, Servers, Stage, sdk, transform,
-};
+use actum_adapters::call::violations;
+use actum_adapters::{Hands, Http, Link, Request, Servers, transform};
 use actum_api::error;
-use actum_contract::digest::Digest;
-use actum_contract::execution::{End, Interpretation, NetworkLevel, Redactor, Sandbox, State, Violation};
-use actum_contract::tool::{
-    Adapter, DataAccess, Entry, Interface, Narrowed, Server, Transport, Went, arguments, check_chain, narrow,
-};
+use actum_contract::execution::{NetworkLevel, Redactor, Sandbox, State, Violation};
+use actum_contract::tool::{Adapter, DataAccess, Entry, Interface, Narrowed, check_chain, narrow};
 use actum_ledger::registry::{Kind, Status};
 use actum_sandbox::Spawner;
 use serde_json::{Map, Value, json};
 
-use super::cache::{self, Results};
+use super::cache::{self, Kept, Results};
 use super::cells::{Ground, Programs, Stops, ToolCells};
 use super::register::misfit;
 use super::secret;
 use super::shelf::{Found, Shelf};
+use super::speak::Speaker;
+use super::tell::{clean, refused, remembered, told};
 use crate::approval;
 use crate::capture::Evidence;
 use crate::config::SandboxConfig;
@@ -78,11 +74,11 @@ pub(crate) struct Called {
 }
 
 /// A tool, the adapters that are tried, and what each may use.
-struct Chosen {
-    tool: Found<Entry>,
-    chain: Vec<Found<Adapter>>,
-    narrowed: Vec<Narrowed>,
-    operation: Option<String>,
+pub(super) struct Chosen {
+    pub tool: Found<Entry>,
+    pub chain: Vec<Found<Adapter>>,
+    pub narrowed: Vec<Narrowed>,
+    pub operation: Option<String>,
 }
 
 /// Attempts that one call may come to, for the time all of them may take.
@@ -123,6 +119,49 @@ impl Setting {
         })
     }
 
+    /// What the server of an MCP adapter says of the tools it maps to: from what is known, or by asking it. Nothing for
+    /// adapters of other types; an error in a sentence if it does not answer.
+    pub(crate) fn schemas_of(&self, found: &Found<Adapter>) -> Option<Result<Value, String>> {
+        let Interface::Mcp(mcp) = &found.is.interface else { return None };
+        let ask = || -> Result<Value, String> {
+            let tool = self.shelf.tool(&found.is.tool_id).map_err(|failure| failure.message)?;
+            if !tool.item.approved || tool.item.status == Status::Blocked {
+                return Err(format!("{} may not be called", tool.item.id));
+            }
+            let key = cache::key(&json!([tool.item.hash, found.item.hash])).unwrap_or_default();
+            let kept = Kept::schemas(&self.home);
+            if let Some(known) = kept.get(&key) {
+                return Ok(known);
+            }
+            let narrowed = self.within(narrow(&tool.is, &self.granted, &found.is.override_, false));
+            let link = Link { adapter: &found.is, sandbox: narrowed.sandbox };
+            let secrets = secret::of_tool(&tool.item.id, &tool.is.secrets).map_err(|failure| failure.message)?;
+            let cells = self.cells(&tool.is, None);
+            let stop = || self.stops.is_stopped();
+            let speaker = Speaker { setting: self, cells: &cells, stop: &stop, tool_hash: &tool.item.hash };
+            let all = speaker.list(&link, &tool.is, mcp, &secrets)?;
+            let is_mapped = |one: &Value| mcp.tools.values().any(|name| one["name"] == name.as_str());
+            let tools: Value = all.into_iter().filter(is_mapped).collect();
+            kept.put(&key, &tools);
+            Ok(tools)
+        };
+        Some(ask())
+    }
+
+    /// The programs a tool may run, as they are on this machine.
+    pub(crate) fn programs_of(&self, tool: &Found<Entry>) -> Value {
+        let kept = Kept::metadata(&self.home);
+        let key = cache::key(&json!(tool.item.hash)).unwrap_or_default();
+        if let Some(known) = kept.get(&key) {
+            return known;
+        }
+        let cells = self.cells(&tool.is, None);
+        let of = |name: &String| json!({"command": name, "program": cells.program_named(name)});
+        let found: Value = tool.is.scope.commands.iter().map(of).collect();
+        kept.put(&key, &found);
+        found
+    }
+
     /// Whether a tool may change the workspace.
     pub(crate) fn writes(&self, tool: &str) -> bool {
         self.shelf.tool(tool).is_ok_and(|found| found.is.scope.data_access == DataAccess::Write)
@@ -153,11 +192,11 @@ impl Setting {
         if let Some((key, result)) = key.as_ref().and_then(|(key, _)| Some((key, self.results.get(key)?))) {
             return Ok(remembered(id, key, result));
         }
+        let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         // Last of all, so that an agreement for once is not used up by something that does not run.
         if let Some(approval) = self.approve(&chosen, ask, stop)? {
             evidence.details.insert("approval_id".into(), approval.into());
         }
-        let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
         evidence.passed("Sandbox limits set appropriately", None);
         let redactor = Redactor::new(secrets.values().map(String::as_str));
         let cells = self.cells(&chosen.tool.is, keep);
@@ -186,7 +225,7 @@ impl Setting {
             deadline,
         };
         let outcome = actum_adapters::call::call(&request, &hands);
-        let called = told(id, ask, &chosen, &clean(outcome, &redactor), evidence);
+        let called = told(id, &chosen, &clean(outcome, &redactor), evidence);
         if let Some((key, before)) = key
             && called.code == 0
             && before.is_none_or(|before| self.files(&chosen.tool.is).is_some_and(|now| now == (before, true)))
@@ -333,7 +372,10 @@ impl Setting {
         let adapter = &chosen.chain[0].is;
         let schema = schema_of(&chosen.tool.is, chosen.operation.as_deref());
         let properties = schema.and_then(|schema| schema["properties"].as_object());
-        for (name, value) in &ask.params {
+        // As they were given, and as each adapter calls them.
+        let changed = |one: &Found<Adapter>| transform::input(&one.is.input, schema, ask.params.clone()).ok();
+        let changed: Vec<Map<String, Value>> = chosen.chain.iter().filter_map(changed).collect();
+        for (name, value) in ask.params.iter().chain(changed.iter().flatten()) {
             let is_path = PATHS.contains(&name.as_str())
                 || properties.is_some_and(|all| all.get(name).is_some_and(|one| one["format"] == "path"));
             let is_program = matches!(adapter.interface, Interface::Cli(_) | Interface::Sdk(_) | Interface::Mcp(_));
@@ -343,21 +385,17 @@ impl Setting {
                 _ => Vec::new(),
             };
             for text in texts.into_iter().filter(|_| is_path && is_program) {
-                if let Err(message) = self.ground.holds(text) {
-                    found.push(Violation { check: "IV-03", field: format!("params.{name}"), message });
+                let field = format!("params.{name}");
+                let is_known = |known: &Violation| known.field == field;
+                if let (Err(message), false) = (self.ground.holds(text), found.iter().any(is_known)) {
+                    found.push(Violation { check: "IV-03", field, message });
                 }
             }
         }
         if let Interface::Cli(cli) = &adapter.interface
             && let Ok(params) = transform::input(&adapter.input, schema, ask.params.clone())
-            && let Err(bad) = arguments(cli, chosen.operation.as_deref(), &params)
         {
-            let told = bad.into_iter().map(|one| Violation {
-                check: "IV-02",
-                field: format!("params.{}", one.parameter),
-                message: one.why,
-            });
-            found.extend(told);
+            found.extend(violations(cli, &chosen.tool.is, chosen.operation.as_deref(), &params));
         }
         found
     }
@@ -378,15 +416,21 @@ impl Setting {
     }
 
     /// Everything that determines the result, if it may be remembered; and the state of the files that are part of it.
-    #[expect(clippy::type_complexity, reason = "a key, and what it is made of that may move meanwhile")]
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
-        if tool.scope.data_access == DataAccess::Write || tool.first_use || tool.scope.elevated || tool.scope.open {
+        let waits = tool.first_use || tool.scope.elevated || tool.scope.open;
+        let is_wider = chosen.narrowed.iter().any(|one| !one.widened.is_empty());
+        if tool.scope.data_access == DataAccess::Write || waits || is_wider {
             return None;
         }
-        let reads =
-            tool.scope.data_access == DataAccess::Read && !matches!(chosen.chain[0].is.interface, Interface::Api(_));
+        // What somebody else answers, or a server that remembers, depends on more than can be seen from here.
+        let is_alone = |one: &Found<Adapter>| matches!(one.is.interface, Interface::Cli(_) | Interface::Sdk(_));
+        let is_offline = chosen.narrowed.iter().all(|one| one.sandbox.network.level == NetworkLevel::Offline);
+        if !chosen.chain.iter().all(is_alone) || !is_offline || !tool.secrets.is_empty() {
+            return None;
+        }
+        let reads = tool.scope.data_access == DataAccess::Read;
         let files = if reads { Some(self.files(tool)?) } else { None };
         let programs: Vec<Value> = chosen.chain.iter().map(|one| self.cells(tool, None).program_of(&one.is)).collect();
         let hashes: Vec<&String> = chosen.chain.iter().map(|one| &one.item.hash).collect();
@@ -412,11 +456,9 @@ impl Setting {
         for (one, narrowed) in chosen.chain.iter().zip(&chosen.narrowed).filter(|(one, _)| !one.item.approved) {
             wants.extend(narrowed.widened.iter().map(|what| format!("{} {what}", one.item.id)));
         }
-        let first = self.home.join("cache").join("first-use").join(format!(
-            "{}-{}",
-            self.session.as_deref().unwrap_or("here"),
-            chosen.tool.item.hash
-        ));
+        let session = self.session.as_deref().unwrap_or("here");
+        let name = cache::key(&json!([session, chosen.tool.item.hash])).unwrap_or_default();
+        let first = self.home.join("cache").join("first-use").join(name);
         let is_first = tool.first_use && !first.exists();
         if is_first {
             wants.push("first use".to_owned());
@@ -455,7 +497,8 @@ impl Setting {
 
 fn limits_json(sandbox: &Sandbox) -> Value {
     let hosts: Vec<String> = sandbox.network.allow.iter().map(ToString::to_string).collect();
-    json!([sandbox.timeout_ms, sandbox.memory_mb, sandbox.cpu_cores, sandbox.disk_mb, sandbox.max_children, hosts])
+    // How long it may take makes no difference to what was in time.
+    json!([sandbox.memory_mb, sandbox.cpu_cores, sandbox.disk_mb, sandbox.max_children, hosts])
 }
 
 /// The schema of an operation's parameters, if somebody wrote one down.
@@ -477,23 +520,18 @@ fn operation_of(adapter: &Adapter, tool: &Entry, wanted: Option<&str>) -> Result
             Some(wanted) if !known.is_empty() && !known.contains(&wanted) => {
                 Err(format!("{} has no operation {wanted:?}; it has {}", adapter.adapter_id, list()))
             }
-            Some(wanted) if commands.iter().any(|command| command == wanted) => Ok(Some(wanted.to_owned())),
             Some(wanted) if runs && (known.contains(&wanted) || name.as_deref() == Some(wanted)) => {
                 Ok(Some(wanted.to_owned()))
             }
             Some(wanted) if runs && tool.operations.contains_key(wanted) => Ok(Some(wanted.to_owned())),
+            Some(wanted) if runs && commands.iter().any(|command| command == wanted) => Ok(Some(wanted.to_owned())),
             Some(wanted) => {
                 Err(format!("{wanted:?} is not among the commands of {}: {}", tool.tool_id, commands.join(", ")))
             }
             None if !known.is_empty() && known.len() == 1 && runs => Ok(Some(known[0].to_owned())),
             None if !known.is_empty() => Err(format!("name an operation: {}", list())),
             None if runs => Ok(None),
-            None => Err(format!(
-                "{} may not run {:?}; name one of its operations: {}",
-                tool.tool_id,
-                cli.executable,
-                commands.join(", ")
-            )),
+            None => Err(format!("{} may not run {:?}, only {}", tool.tool_id, cli.executable, commands.join(", "))),
         };
     }
     match wanted {
@@ -504,163 +542,6 @@ fn operation_of(adapter: &Adapter, tool: &Entry, wanted: Option<&str>) -> Result
     }
 }
 
-fn refused(id: &str, ask: &Ask, violations: Vec<Violation>, evidence: &Evidence) -> Called {
-    let interpretation = Interpretation {
-        meaning: "Refused before it was run".into(),
-        action: "Mend the call, or change what is registered".into(),
-    };
-    let result = json!({
-        "execution_id": id, "tool_id": ask.tool, "adapter_id": ask.adapter, "operation": ask.operation,
-        "status": "refused", "exit_code": null, "interpretation": interpretation, "stdout": "", "stderr": "",
-        "output": null, "truncated": false, "output_files": [], "duration_ms": 0, "violations": violations,
-        "evidence": evidence.json(),
-    });
-    Called { result, code: 3 }
-}
-
-fn remembered(id: &str, key: &str, mut result: Value) -> Called {
-    result["evidence"]["cache"] = json!({"hit": true, "key": key, "execution_id": result["execution_id"]});
-    result["execution_id"] = json!(id);
-    result["cached"] = json!(true);
-    result["duration_ms"] = json!(0);
-    Called { result, code: 0 }
-}
-
-fn told(id: &str, ask: &Ask, chosen: &Chosen, outcome: &Outcome, mut evidence: Evidence) -> Called {
-    let last = outcome.attempts.last();
-    let called = chosen.chain.iter().find(|one| one.item.id == outcome.adapter_id).map(|one| &one.is.interface);
-    let is_program = called.is_none_or(|is| matches!(is, Interface::Cli(_) | Interface::Sdk(_)));
-    let is_web = called.is_some_and(|is| match is {
-        Interface::Api(_) => true,
-        Interface::Mcp(mcp) => mcp.transport == Transport::Http,
-        Interface::Cli(_) | Interface::Sdk(_) => false,
-    });
-    let stage = outcome.problem.as_ref().map(|problem| problem.stage);
-    let (status, code) = match (outcome.went, stage) {
-        (Went::Well, None) => ("success", 0),
-        (_, Some(Stage::Denied)) => ("refused", 3),
-        (_, Some(Stage::Input)) => ("refused", 2),
-        (Went::TimedOut, _) => ("timeout", 4),
-        (Went::Unavailable, _) => ("unavailable", 1),
-        _ => (last.and_then(|attempt| attempt.end).map_or("failure", failure_word), 1),
-    };
-    let interpretation = interpretation_of(outcome, last, is_web);
-    let ended = last.and_then(|attempt| attempt.end).map(End::code).map(u64::from);
-    let exit_code =
-        if is_program { ended.or(outcome.code) } else { Some(u64::from(code)).filter(|_| status != "refused") };
-    let passed = |good: bool| if good { State::Passed } else { State::Failed };
-    let ran = !matches!(stage, Some(Stage::Input | Stage::Denied));
-    evidence.note("Timeout enforced", passed(ran), format!("{} ms", chosen.narrowed[0].sandbox.timeout_ms));
-    evidence.note("Resource limits monitored", passed(ran), None);
-    evidence.note("Output streams captured", passed(ran), None);
-    evidence.note("Errors logged with context", State::Passed, outcome.problem.as_ref().map(ToString::to_string));
-    evidence.note("Exit code interpreted", State::Passed, interpretation.meaning.clone());
-    evidence.note("Outputs collected and validated", passed(stage != Some(Stage::Output)), None);
-    evidence.note("Evidence captured", State::Passed, None);
-    evidence.note("Cleanup performed", State::Passed, "the cells' processes, mounts and groups are gone".to_owned());
-    // The last attempt's own evidence stands at the top, where that of every execution does.
-    if let Some(Value::Object(details)) = last.map(|attempt| attempt.evidence.clone()) {
-        for (name, value) in details {
-            evidence.details.entry(name).or_insert(value);
-        }
-    }
-    let attempts: Vec<Value> = outcome
-        .attempts
-        .iter()
-        .map(|attempt| {
-            json!({"adapter_id": attempt.adapter_id, "went": went_word(attempt.went), "code": attempt.code,
-                "duration_ms": attempt.duration_ms, "problem": attempt.problem.as_ref().map(ToString::to_string)})
-        })
-        .collect();
-    evidence.details.insert("attempts".into(), json!(attempts));
-    let error = outcome
-        .problem
-        .as_ref()
-        .map(|problem| json!({"stage": stage_word(problem.stage), "path": problem.path, "message": problem.message}));
-    let mut result = json!({
-        "execution_id": id, "tool_id": chosen.tool.item.id, "adapter_id": outcome.adapter_id,
-        "operation": chosen.operation, "status": status, "exit_code": exit_code, "interpretation": interpretation,
-        "stdout": outcome.stdout, "stderr": outcome.stderr, "output": outcome.output, "truncated": outcome.is_cut,
-        "output_files": [], "duration_ms": outcome.duration_ms, "error": error, "cached": false,
-        "evidence": evidence.json(),
-    });
-    if is_web {
-        result["http_status"] = json!(outcome.code);
-    }
-    if ask.adapter.is_none() && chosen.tool.item.status == Status::Deprecated {
-        result["warning"] = json!(format!("{} is deprecated", chosen.tool.item.id));
-    }
-    Called { result, code }
-}
-
-fn failure_word(end: End) -> &'static str {
-    match end {
-        End::Exited(_) => "failure",
-        other => other.status(),
-    }
-}
-
-fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_web: bool) -> Interpretation {
-    let of = |meaning: &str, action: &str| Interpretation { meaning: meaning.into(), action: action.into() };
-    if let Some(problem) = &outcome.problem {
-        match problem.stage {
-            Stage::Input => return of("Refused before it was run", "Mend the parameters"),
-            Stage::Denied => return of("Refused: somebody may not be reached", "Ask for it in the tool's scope"),
-            Stage::Output if outcome.went != Went::Well => {
-                return of("What came out is not what was expected", "Log and handle");
-            }
-            _ => {}
-        }
-    }
-    match (last.and_then(|attempt| attempt.end), outcome.went, outcome.code) {
-        (Some(end), _, _) => end.interpretation(),
-        (None, Went::Well, _) => of("Success", "Continue workflow"),
-        (None, Went::TimedOut, _) => End::TimedOut.interpretation(),
-        (None, Went::Unavailable, _) => of("It could not be reached", "Check that it is there, and try again"),
-        (None, Went::Wrong(_), Some(status)) if is_web => {
-            of(&format!("Answered with status {status}"), "Log and handle")
-        }
-        (None, Went::Wrong(_), _) => of("Tool-specific error", "Log and handle"),
-    }
-}
-
-fn went_word(went: Went) -> &'static str {
-    match went {
-        Went::Well => "well",
-        Went::Wrong(_) => "wrong",
-        Went::TimedOut => "timed_out",
-        Went::Unavailable => "unavailable",
-    }
-}
-
-fn stage_word(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Input => "input",
-        Stage::Call => "call",
-        Stage::Output => "output",
-        Stage::Denied => "denied",
-    }
-}
-
-/// Without secrets, whoever said them: servers answer without anybody listening in between.
-fn clean(mut outcome: Outcome, redactor: &Redactor) -> Outcome {
-    let text = |text: &str| String::from_utf8_lossy(&redactor.redact_values(text.as_bytes()).0).into_owned();
-    let value = |value: &Value| serde_json::from_str(&text(&value.to_string())).unwrap_or(Value::Null);
-    outcome.output = value(&outcome.output);
-    (outcome.stdout, outcome.stderr) = (text(&outcome.stdout), text(&outcome.stderr));
-    let problem = |found: &mut Option<Problem>| {
-        if let Some(problem) = found {
-            problem.message = text(&problem.message);
-        }
-    };
-    problem(&mut outcome.problem);
-    for attempt in &mut outcome.attempts {
-        attempt.evidence = value(&attempt.evidence);
-        problem(&mut attempt.problem);
-    }
-    outcome
-}
-
 /// Numbers and truth values where a schema wants text: whoever types parameters cannot tell them apart.
 fn coerced(params: &Map<String, Value>, schema: Option<&Value>) -> Map<String, Value> {
     let is_text = |name: &String| schema.is_some_and(|schema| schema["properties"][name]["type"] == "string");
@@ -669,89 +550,4 @@ fn coerced(params: &Map<String, Value>, schema: Option<&Value>) -> Map<String, V
         _ => (name.clone(), value.clone()),
     };
     params.iter().map(mend).collect()
-}
-
-/// Speaks to servers and packages for one call.
-struct Speaker<'a> {
-    setting: &'a Setting,
-    cells: &'a ToolCells,
-    stop: &'a (dyn Fn() -> bool + Sync),
-    tool_hash: &'a str,
-}
-
-impl std::fmt::Debug for Speaker<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Speaker")
-    }
-}
-
-impl Speaker<'_> {
-    fn job(&self, program: &[String], link: &Link<'_>, secrets: &BTreeMap<String, String>) -> Job {
-        Job {
-            program: program.to_vec(),
-            environment: BTreeMap::new(),
-            secrets: secrets.clone(),
-            stdin: None,
-            sandbox: link.sandbox.clone(),
-        }
-    }
-}
-
-impl McpCall for Speaker<'_> {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        tool: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt {
-        let adapter = &link.adapter.adapter_id;
-        let failed = |message: String| Attempt::failed(adapter, Went::Unavailable, Problem::new(Stage::Call, message));
-        let Interface::Mcp(mcp) = &link.adapter.interface else {
-            return failed("the adapter is of another type".into());
-        };
-        let Some(server) = tool.servers.get(&mcp.server) else {
-            return failed(format!("{} names no server {:?}", tool.tool_id, mcp.server));
-        };
-        let program: &[String] = match server {
-            Server::Command(command) => command,
-            Server::Url(_) => &[],
-        };
-        let job = self.job(program, link, secrets);
-        // All that makes a difference; what the secrets are is told by their digest alone.
-        let secret = Digest::sha256(format!("{secrets:?}").as_bytes()).to_hex();
-        let key = format!("{} {} {:?} {secret} {:?}", self.tool_hash, mcp.server, link.sandbox, self.setting.ground);
-        let headers = BTreeMap::new();
-        let client_for = |url: &str| self.setting.http.client_for(&link.sandbox.network, url);
-        let http =
-            HttpLink { headers: &headers, bearer: secrets.get("token").map(String::as_str), client_for: &client_for };
-        let reached = McpLink { adapter_id: adapter, mcp, server, key: &key, job: &job, http: Some(http) };
-        let left = deadline.saturating_duration_since(Instant::now());
-        let operation = operation.unwrap_or_default();
-        self.setting.servers.attempt(self.cells, &reached, operation, params.clone(), left, self.stop)
-    }
-}
-
-impl SdkCall for Speaker<'_> {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        _: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt {
-        let adapter = &link.adapter.adapter_id;
-        let Interface::Sdk(package) = &link.adapter.interface else {
-            let problem = Problem::new(Stage::Call, "the adapter is of another type");
-            return Attempt::failed(adapter, Went::Unavailable, problem);
-        };
-        let mut job = self.job(&[], link, secrets);
-        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        job.sandbox.timeout_ms = job.sandbox.timeout_ms.min(u64::try_from(left).unwrap_or(u64::MAX)).max(1);
-        sdk::attempt(self.cells, adapter, package, operation.unwrap_or_default(), params, job)
-    }
 }

@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use actum_adapters::{Cells, Job, Ran, Session};
+use actum_adapters::{Cells, Job, NotRun, Ran, Session};
 use actum_contract::digest::Digest;
 use actum_contract::execution::{End, FilesystemLevel, GRACE_MS, Redactor, STDERR_BYTES_MAX};
 use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
 use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
 use serde_json::{Map, Value, json};
 
-use crate::capture::{catch, hash, lost, tell_cell, tell_decisions, tell_end};
+use crate::capture::{catch, hash, lost, sha256, tell_cell, tell_decisions, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
@@ -44,17 +44,11 @@ impl Ground {
             Self::Folder(_) => return Some(Grant::same(path, access)),
             Self::Copy { copy, .. } => Source::Folder(copy.join(within)),
             Self::Layers { upper, lower, .. } => {
-                let kind = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.file_type());
-                let (over, under) = (upper.join(within), lower.join(within));
-                match (kind(&over), kind(&under)) {
-                    (Some(over_), Some(under_)) if over_.is_dir() && under_.is_dir() => {
-                        Source::Layers { lowers: vec![over, under] }
-                    }
-                    (Some(kind), _) if kind.is_dir() || kind.is_file() => Source::Folder(over),
-                    // Removed by the run, or nothing that could be shown.
-                    (Some(_), _) => return None,
-                    (None, Some(kind)) if kind.is_dir() || kind.is_file() => Source::Folder(under),
-                    (None, _) => return None,
+                let (over, under) = layers(upper, lower, within);
+                match (over, under) {
+                    (Some(over), Some(under)) if over.is_dir() => Source::Layers { lowers: vec![over, under] },
+                    (Some(one), _) | (None, Some(one)) => Source::Folder(one),
+                    (None, None) => return None,
                 }
             }
         };
@@ -82,6 +76,38 @@ impl Ground {
         };
         if roots.iter().any(crosses) { Err(out()) } else { Ok(()) }
     }
+}
+
+/// What a path is made of in either layer, as far as it shows: what was removed or replaced above hides what lies below.
+fn layers(upper: &Path, lower: &Path, within: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
+    let kind = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.file_type());
+    let is_shown = |path: &PathBuf| kind(path).is_some_and(|kind| kind.is_dir() || kind.is_file());
+    let (mut over, mut under) = (Some(upper.to_owned()), Some(lower.to_owned()));
+    for part in within.components() {
+        under = under.map(|under| under.join(part)).filter(is_shown);
+        let Some(next) = over.take().map(|over| over.join(part)) else { continue };
+        match kind(&next) {
+            None => {}
+            Some(kind) if kind.is_dir() && !is_opaque(&next) => {
+                // Over a file there is nothing to be joined with.
+                under = under.filter(|under| under.is_dir());
+                over = Some(next);
+            }
+            Some(kind) => {
+                under = None;
+                over = (kind.is_dir() || kind.is_file()).then_some(next);
+            }
+        }
+    }
+    (over, under)
+}
+
+/// Whether a folder of changes hides what lies below it.
+fn is_opaque(folder: &Path) -> bool {
+    ["user.overlay.opaque", "trusted.overlay.opaque"].iter().any(|name| {
+        let mut value = [0_u8; 4];
+        rustix::fs::lgetxattr(folder, *name, &mut value).is_ok_and(|length| value[..length] == *b"y")
+    })
 }
 
 /// Ends what runs when somebody wants it to.
@@ -236,10 +262,14 @@ impl ToolCells {
 
     /// Which program an adapter would run, for who wants to know whether it is still the same.
     pub(crate) fn program_of(&self, adapter: &Adapter) -> Value {
-        let name = match &adapter.interface {
-            Interface::Cli(cli) => cli.executable.as_str(),
-            _ => return Value::Null,
-        };
+        match &adapter.interface {
+            Interface::Cli(cli) => self.program_named(&cli.executable),
+            _ => Value::Null,
+        }
+    }
+
+    /// Where a program is, and what is in it.
+    pub(crate) fn program_named(&self, name: &str) -> Value {
         let found = find_program(name.as_ref(), cell::PATH.as_ref(), self.ground.at());
         let digests = found.ok().and_then(|(place, file)| Some((place, self.digests(&file, false)?)));
         digests.map_or(Value::Null, |(place, (_, blake3, _))| json!([place.display().to_string(), blake3.to_hex()]))
@@ -255,23 +285,20 @@ impl ToolCells {
             return Some(found.clone());
         }
         let blake3 = hash(&mut file.try_clone().ok()?).ok()?;
-        let sha256 = with_sha256.then(|| {
-            let mut bytes = Vec::new();
-            let mut file = file.try_clone().ok()?;
-            std::io::Seek::rewind(&mut file).ok()?;
-            std::io::Read::read_to_end(&mut file, &mut bytes).ok()?;
-            Some(Digest::sha256(&bytes).to_hex())
-        });
-        let found = (identity, blake3, sha256.flatten());
+        let sha256 = if with_sha256 { Some(sha256(&mut file.try_clone().ok()?).ok()?) } else { None };
+        let found = (identity, blake3, sha256);
         known.push(found.clone());
         Some(found)
     }
 }
 
 impl Cells for ToolCells {
-    fn run(&self, job: &Job) -> Result<Ran, String> {
+    fn run(&self, job: &Job) -> Result<Ran, NotRun> {
         let mut details = Map::new();
-        let planned = self.plan(job, &mut details).map_err(|failure| failure.message)?;
+        let planned = self.plan(job, &mut details).map_err(|failure| NotRun {
+            is_denied: failure.row.name == actum_api::error::EXECUTION_REFUSED,
+            why: failure.message,
+        })?;
         let redactor = Redactor::new(job.secrets.values().map(String::as_str));
         let signals = self.stops.signals().map_err(|e| e.to_string())?;
         let caught = catch(planned, &self.spawner, job.stdin.as_deref(), &redactor, self.keep.as_deref(), signals)

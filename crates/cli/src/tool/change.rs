@@ -1,30 +1,50 @@
-//! What a tool has changed in a run's copy of the workspace, so that a repetition changes the same without the tool.
+//! What a tool has changed in a run's copy of the workspace, so that a repetition changes the same without the tool. The
+//! agent works in the same copy meanwhile: nothing here trusts a name to be what it was.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use actum_sandbox::{
+    link_beneath, list_beneath, make_folder_beneath, read_beneath, remove_beneath, symlink_beneath, write_beneath,
+};
 use serde_json::{Value, json};
 
-/// What a file system says of a file: enough to see that it is another.
-type Seen = (u64, u64, i64, i64, u32);
+/// What a file system says of something: enough to see that it is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Folder,
+    File { bytes: u64, executable: bool, rest: [i64; 4] },
+    Link([i64; 4]),
+    Other([i64; 4]),
+}
 
 /// Contents that are kept of one call, all together.
 const CONTENT_BYTES_MAX: u64 = 10 << 20;
 const FILES_MAX: usize = 200_000;
 
-/// All files and links of a folder.
+/// Everything in a folder.
 pub(crate) fn look(top: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut found = BTreeMap::new();
-    let mut waiting = vec![top.to_owned()];
+    let mut waiting = vec![PathBuf::new()];
     while let Some(folder) = waiting.pop() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let Ok(seen) = entry.metadata() else { continue };
-            if seen.is_dir() {
-                waiting.push(entry.path());
-            } else if let Ok(within) = entry.path().strip_prefix(top) {
-                found.insert(within.to_owned(), (seen.ino(), seen.len(), seen.ctime(), seen.ctime_nsec(), seen.mode()));
-            }
+        for (name, seen) in list_beneath(top, &folder).unwrap_or_default() {
+            let path = folder.join(name);
+            let rest = [seen.ino().cast_signed(), seen.ctime(), seen.ctime_nsec(), i64::from(seen.mode())];
+            let kind = seen.file_type();
+            let is = if kind.is_dir() {
+                waiting.push(path.clone());
+                Seen::Folder
+            } else if kind.is_file() {
+                Seen::File { bytes: seen.len(), executable: seen.mode() & 0o111 != 0, rest }
+            } else if kind.is_symlink() {
+                Seen::Link(rest)
+            } else {
+                Seen::Other(rest)
+            };
+            found.insert(path, is);
         }
         if found.len() > FILES_MAX {
             break;
@@ -33,88 +53,143 @@ pub(crate) fn look(top: &Path) -> BTreeMap<PathBuf, Seen> {
     found
 }
 
-/// What is different now.
+/// What is different now: what is gone first, the innermost before what it lay in; then what is there, the other way round.
 pub(crate) fn since(top: &Path, before: &BTreeMap<PathBuf, Seen>) -> Value {
     let now = look(top);
-    let mut changes = Vec::new();
     let mut room = CONTENT_BYTES_MAX;
-    for (path, seen) in now.iter().filter(|(path, seen)| before.get(*path) != Some(seen)) {
-        let is_plain = std::fs::symlink_metadata(top.join(path)).is_ok_and(|found| found.is_file());
-        let Some(left) = room.checked_sub(seen.1).filter(|_| is_plain) else {
-            changes.push(json!({"path": path, "lost": true}));
-            continue;
-        };
-        room = left;
-        let bytes = std::fs::read(top.join(path)).unwrap_or_default();
-        let executable = seen.4 & 0o111 != 0;
-        changes.push(match String::from_utf8(bytes) {
-            Ok(text) => json!({"path": path, "text": text, "executable": executable}),
-            Err(e) => json!({"path": path, "hex": hex::encode(e.into_bytes()), "executable": executable}),
+    let is_same = |path: &PathBuf| now.get(path) == before.get(path);
+    let gone = before.keys().rev().filter(|path| !is_same(path)).filter_map(|path| {
+        let is_folder = |seen: Option<&Seen>| seen == Some(&Seen::Folder);
+        // A file that only changed is replaced by its new content.
+        let stays = now.contains_key(path) && is_folder(now.get(path)) == is_folder(before.get(path));
+        (!stays).then(|| json!({"path": text(path.as_os_str().as_bytes()), "gone": true}))
+    });
+    let mut changes: Vec<Value> = gone.collect();
+    for (path, seen) in now.iter().filter(|(path, _)| !is_same(path)) {
+        let named = text(path.as_os_str().as_bytes());
+        changes.push(match seen {
+            Seen::Folder => json!({"path": named, "folder": true}),
+            Seen::Link(_) => match link_beneath(top, path) {
+                Ok(target) => json!({"path": named, "link": text(target.as_bytes())}),
+                Err(_) => json!({"path": named, "lost": true}),
+            },
+            Seen::File { executable, .. } => match read_beneath(top, &top.join(path), room, &|_| true) {
+                Ok(bytes) => {
+                    room = room.saturating_sub(bytes.len() as u64);
+                    json!({"path": named, "content": text(&bytes), "executable": executable})
+                }
+                Err(_) => json!({"path": named, "lost": true}),
+            },
+            Seen::Other(_) => json!({"path": named, "lost": true}),
         });
     }
-    changes
-        .extend(before.keys().filter(|path| !now.contains_key(*path)).map(|path| json!({"path": path, "gone": true})));
     changes.into()
 }
 
-/// Does the same again. Only below the folder, and never through a link.
+/// Text as it is, everything else in hex.
+fn text(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!({"hex": hex::encode(bytes)}),
+    }
+}
+
+fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        other => hex::decode(other["hex"].as_str()?).ok(),
+    }
+}
+
+/// Does the same again.
 pub(crate) fn repeat(top: &Path, changes: &Value) {
     for change in changes.as_array().into_iter().flatten() {
-        let Some(path) = change["path"].as_str().map(Path::new) else { continue };
-        let is_inside = path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        let mut above = top.to_owned();
-        let has_link = path.parent().into_iter().flat_map(Path::components).any(|part| {
-            above.push(part);
-            std::fs::symlink_metadata(&above).is_ok_and(|found| !found.is_dir())
-        });
-        if !is_inside || has_link {
-            continue;
-        }
-        let place = top.join(path);
+        let Some(path) = bytes_of(&change["path"]).map(OsString::from_vec).map(PathBuf::from) else { continue };
         // What cannot be repeated shows as a difference of the result.
-        let _ = std::fs::remove_file(&place);
-        let bytes = match (change["text"].as_str(), change["hex"].as_str().and_then(|text| hex::decode(text).ok())) {
-            (Some(text), _) => text.as_bytes().to_vec(),
-            (None, Some(bytes)) => bytes,
-            (None, None) => continue,
-        };
-        let _ = place.parent().map(std::fs::create_dir_all);
-        if std::fs::write(&place, bytes).is_ok() && change["executable"] == true {
-            let _ = std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755));
-        }
+        let _ = again(top, &path, change);
+    }
+}
+
+fn again(top: &Path, path: &Path, change: &Value) -> std::io::Result<()> {
+    if change["folder"] == true {
+        return make_folder_beneath(top, path);
+    }
+    let removed = remove_beneath(top, path);
+    if let Some(target) = bytes_of(&change["link"]) {
+        return symlink_beneath(top, path, &OsString::from_vec(target));
+    }
+    match bytes_of(&change["content"]) {
+        Some(bytes) => write_beneath(top, path, &bytes, change["executable"] == true),
+        None => removed,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    fn twins(name: &str) -> (PathBuf, PathBuf, PathBuf) {
+        let top = std::env::temp_dir().join(format!("actum-change-{name}-{}", std::process::id()));
+        let (a, b) = (top.join("a"), top.join("b"));
+        for folder in [&a, &b] {
+            fs::create_dir_all(folder.join("sub/deep")).unwrap();
+            for file in ["kept", "sub/gone", "changed", "becomes-folder", "sub/deep/file"] {
+                fs::write(folder.join(file), file).unwrap();
+            }
+        }
+        (top, a, b)
+    }
 
     #[test]
     fn changes_can_be_made_again_elsewhere() {
-        let top = std::env::temp_dir().join(format!("actum-change-{}", std::process::id()));
-        let (a, b) = (top.join("a"), top.join("b"));
-        for folder in [&a, &b] {
-            std::fs::create_dir_all(folder.join("sub")).unwrap();
-            std::fs::write(folder.join("kept"), "1").unwrap();
-            std::fs::write(folder.join("sub/gone"), "2").unwrap();
-            std::fs::write(folder.join("changed"), "3").unwrap();
-        }
+        let (top, a, b) = twins("again");
         let before = look(&a);
-        std::fs::remove_file(a.join("sub/gone")).unwrap();
-        std::fs::write(a.join("changed"), [0xff, 0xfe]).unwrap();
-        std::fs::write(a.join("sub/new"), "new").unwrap();
-        std::fs::set_permissions(a.join("sub/new"), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let changes = since(&a, &before);
-        assert_eq!(changes.as_array().unwrap().len(), 3, "{changes}");
-        repeat(&b, &changes);
-        assert_eq!(std::fs::read(b.join("changed")).unwrap(), [0xff, 0xfe]);
-        assert!(!b.join("sub/gone").exists());
-        assert_eq!(std::fs::metadata(b.join("sub/new")).unwrap().permissions().mode() & 0o777, 0o755);
-        repeat(&b, &json!([{"path": "../out", "text": "x"}, {"path": "/tmp/out", "text": "x"}]));
-        assert!(!top.join("out").exists());
-        std::os::unix::fs::symlink("/tmp", b.join("link")).unwrap();
-        repeat(&b, &json!([{"path": "link/actum-out", "text": "x"}]));
-        assert!(!Path::new("/tmp/actum-out").exists());
-        std::fs::remove_dir_all(&top).unwrap();
+        assert_eq!(since(&a, &before), json!([]));
+        fs::remove_file(a.join("sub/gone")).unwrap();
+        fs::remove_dir_all(a.join("sub/deep")).unwrap();
+        fs::write(a.join("changed"), [0xff, 0xfe]).unwrap();
+        fs::write(a.join("sub/new"), "new").unwrap();
+        fs::set_permissions(a.join("sub/new"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::remove_file(a.join("becomes-folder")).unwrap();
+        fs::create_dir_all(a.join("becomes-folder/empty")).unwrap();
+        symlink("kept", a.join("link")).unwrap();
+        fs::write(a.join(OsString::from_vec(vec![b'x', 0xff])), "odd").unwrap();
+        repeat(&b, &since(&a, &before));
+        let shape = |top: &Path| -> Vec<(PathBuf, String)> {
+            let all = look(top).into_iter();
+            all.map(|(path, seen)| {
+                let is = match seen {
+                    Seen::Folder => "folder".to_owned(),
+                    Seen::File { executable, .. } => format!("{executable} {:?}", fs::read(top.join(&path)).unwrap()),
+                    Seen::Link(_) => format!("{:?}", fs::read_link(top.join(&path)).unwrap()),
+                    Seen::Other(_) => "other".to_owned(),
+                };
+                (path, is)
+            })
+            .collect()
+        };
+        assert_eq!(shape(&b), shape(&a));
+        fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn no_link_leads_out() {
+        let (top, a, b) = twins("out");
+        let outside = top.join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("secret"), "secret").unwrap();
+        let before = look(&a);
+        symlink(&outside, a.join("way")).unwrap();
+        let seen = since(&a, &before);
+        assert_eq!(seen, json!([{"path": "way", "link": outside}]));
+        symlink(&outside, b.join("way")).unwrap();
+        let sneaks = ["way/new", "../outside/new", "/tmp/actum-new", "way/secret"];
+        let sneaks = sneaks.map(|path| json!({"path": path, "content": "x", "executable": false}));
+        repeat(&b, &json!(sneaks));
+        assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "secret");
+        assert!(!outside.join("new").exists() && !Path::new("/tmp/actum-new").exists());
+        fs::remove_dir_all(&top).unwrap();
     }
 }

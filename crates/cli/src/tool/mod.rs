@@ -10,3 +10,5 @@ pub(crate) mod golden;
 pub(crate) mod register;
 pub(crate) mod secret;
 pub(crate) mod shelf;
+mod speak;
+mod tell;

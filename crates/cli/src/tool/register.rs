@@ -11,7 +11,7 @@ use actum_contract::execution::{Flaw, Verdict, allows};
 use actum_contract::tool::{
     Adapter, Entry, Interface, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
 };
-use actum_ledger::registry::{Action, Change, Item, Kind, Status};
+use actum_ledger::registry::{Action, BODY_BYTES_MAX, Change, Item, Kind, Status};
 use serde_json::{Value, json};
 
 use super::shelf::Shelf;
@@ -20,6 +20,8 @@ use crate::document::Document;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::workspace::LOCAL_TENANT;
+
+const SCHEMA_OF_ADAPTER: &str = "`actum schema adapter` prints what may stand in it";
 
 /// Files in one folder; more than this is no folder of tools.
 const FILES_MAX: usize = 20_000;
@@ -60,10 +62,14 @@ impl Read {
 
     fn wrong(&self, key: &str, message: impl Into<String>) -> Failure {
         let failure = Failure::new(error::INPUT, format!("{}: {}", self.id(), message.into()));
-        match self.document.place_of_key(key) {
-            Some(place) => failure.at(place),
-            None => failure,
-        }
+        placed(failure, &self.document, key)
+    }
+}
+
+fn placed(failure: Failure, document: &Document, field: &str) -> Failure {
+    match document.place_of_path(field) {
+        Some((place, _)) => failure.at(place),
+        None => failure,
     }
 }
 
@@ -125,7 +131,8 @@ fn read_one(file: &Path) -> Result<Read, Failure> {
         if let Is::Adapter(adapter) = &read.is
             && let Some(problem) = actum_adapters::transform::check(adapter).into_iter().next()
         {
-            return Err(read.wrong("transforms", problem.to_string()));
+            let field = problem.path.clone().unwrap_or_else(|| "transforms".into());
+            return Err(read.wrong(&field, format!("{field}: {problem}")).hint(SCHEMA_OF_ADAPTER));
         }
         return Ok(read);
     }
@@ -133,11 +140,9 @@ fn read_one(file: &Path) -> Result<Read, Failure> {
     for (name, operation) in &entry.operations {
         for schema in [&operation.parameters, &operation.result].into_iter().flatten() {
             if let Err(problem) = actum_adapters::transform::check_schema(schema) {
-                let failure = Failure::new(error::INPUT, format!("the schema of operation {name} is bad: {problem}"));
-                return Err(match document.place_of_key(name) {
-                    Some(place) => failure.at(place),
-                    None => failure,
-                });
+                let failure = Failure::new(error::INPUT, format!("the schema of operation {name} is bad: {problem}"))
+                    .hint("write it as JSON Schema 2020-12, with all it refers to in `$defs`");
+                return Err(placed(failure, &document, &format!("operations.{name}")));
             }
         }
     }
@@ -149,9 +154,11 @@ fn flawed(flaws: &[Flaw], document: &Document, what: &str) -> Failure {
     let failure = Failure::new(error::INPUT, format!("the {what} is bad\n  {}", lines.join("\n  ")))
         .details(json!({"flaws": flaws}))
         .hint(format!("`actum schema {what}` prints what may stand in it"));
-    let key = flaws.first().map(|flaw| flaw.field.rsplit('.').next().unwrap_or_default().to_owned());
-    let key = key.map(|key| key.split('[').next().unwrap_or_default().to_owned());
-    match key.and_then(|key| document.place_of_key(&key)) {
+    let places: Vec<_> = flaws.iter().filter_map(|flaw| document.place_of_path(&flaw.field)).collect();
+    // What stands there is shown rather than what is missing.
+    let place = places.iter().find(|(_, is_there)| *is_there).or(places.first()).map(|(place, _)| place.clone());
+    match place {
+        Some(place) if flaws.iter().any(Flaw::is_hidden) => failure.at(place.without_source()),
         Some(place) => failure.at(place),
         None => failure,
     }
@@ -234,11 +241,8 @@ pub(crate) fn misfit(adapter: &Adapter, tool: &Entry) -> Option<Misfit> {
     }
     match &adapter.interface {
         Interface::Cli(cli) => {
-            let is_named = scope.commands.contains(&cli.executable);
-            // What is listed may also be operations: then each call says which one it is.
-            let has_operations =
-                scope.commands.iter().any(|command| !command.contains('/') && *command != cli.executable);
-            (!is_named && !has_operations).then(|| {
+            // Adapters need nobody's word, so the program itself has to be on the list.
+            (!scope.commands.contains(&cli.executable)).then(|| {
                 let why = format!("{} may not run {:?}", tool.tool_id, cli.executable);
                 ("executable", why, "name it in `scope.commands` of the tool")
             })
@@ -290,6 +294,10 @@ pub(crate) fn place_of(url: &str) -> Option<(String, u16)> {
 /// What registering comes to; nothing if it is registered so already.
 fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Option<Change>, Failure> {
     let text = canon::canonical(&read.body).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
+    if text.len() > BODY_BYTES_MAX {
+        let message = format!("it is {} bytes long, at most {BODY_BYTES_MAX} are kept", text.len());
+        return Err(read.wrong("name", message).hint("make it shorter"));
+    }
     let hash = Digest::sha256(&text).to_hex();
     let before = shelf.record(read.kind(), read.id())?;
     let in_force = before.as_ref().filter(|item| item.status != Status::Removed);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad_input;
+mod bridge;
 mod concurrent;
 mod contract;
 mod crash;
@@ -24,6 +25,11 @@ mod services_mcp;
 mod services_sdk;
 mod store;
 mod tamper;
+mod tools;
+mod tools_input;
+mod tools_program;
+mod tools_registry;
+mod tools_trust;
 mod workspace;
 mod workspace_crash;
 mod workspace_hostile;

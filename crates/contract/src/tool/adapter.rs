@@ -9,7 +9,7 @@ use super::{
     Adapter, Api, ArgumentTemplate, Auth, Body, Cli, Condition, Endpoint, Example, Fallback, Interface, Language, Mcp,
     NetworkOverride, Override, Retry, Sdk, Status, Transform, TransformKind, Transport,
 };
-use crate::part::{Flaw, LIST_MAX, Part};
+use crate::part::{Flaw, HIDDEN, LIST_MAX, Part};
 
 const NOUN: &str = "an adapter";
 
@@ -299,7 +299,7 @@ fn api(part: &mut Part<'_>) -> Option<Api> {
         } else if secret {
             part.bad(
                 &format!("headers.{name}"),
-                &json!("…"),
+                &json!(HIDDEN),
                 "nothing: auth_method sends it, and `secrets` of the tool refers to it",
             );
         }

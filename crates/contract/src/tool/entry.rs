@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Approval, Checksum, DataAccess, Entry, Operation, Provenance, Scope, Server, Status, is_id};
 use crate::execution::{Host, LIMITS, is_dangerous, limit};
-use crate::part::{Flaw, Part};
+use crate::part::{Flaw, HIDDEN, Part};
 
 const NOUN: &str = "a tool";
 
@@ -124,7 +124,11 @@ fn read(part: &mut Part<'_>) -> Entry {
     let secrets = references(part, "secrets");
     // A secret becomes a variable of the tool's programs, and these change what is run.
     for name in secrets.keys().filter(|name| is_dangerous(name) && !scope.scoped.contains(name)) {
-        part.bad(&format!("secrets.{name}"), &json!("…"), "a variable that changes no program, or one in scope.scoped");
+        part.bad(
+            &format!("secrets.{name}"),
+            &json!(HIDDEN),
+            "a variable that changes no program, or one in scope.scoped",
+        );
     }
     let first_use = part.switch("approve_first_use").unwrap_or(false);
     part.finish();
@@ -294,7 +298,7 @@ pub(super) fn references(part: &mut Part<'_>, field: &str) -> BTreeMap<String, S
     let mut found = BTreeMap::new();
     let Some(value) = part.take(field) else { return found };
     let Some(fields) = value.as_object() else {
-        part.bad(field, &value, "an object of references");
+        part.bad(field, &json!(HIDDEN), "an object of references");
         return found;
     };
     for (name, value) in fields {
@@ -302,7 +306,7 @@ pub(super) fn references(part: &mut Part<'_>, field: &str) -> BTreeMap<String, S
         match value.as_str().filter(|text| is_name && (text.starts_with("env:") || text.starts_with("file:"))) {
             Some(text) => drop(found.insert(name.clone(), text.to_owned())),
             // What stands there may be the secret itself, so it is not shown.
-            None => part.bad(&format!("{field}.{name}"), &json!("…"), "a reference: env:NAME or file:PATH"),
+            None => part.bad(&format!("{field}.{name}"), &json!(HIDDEN), "a reference: env:NAME or file:PATH"),
         }
     }
     found

@@ -10,6 +10,8 @@ const ACCEPTED: &[&str] = &[
     "BSD-3-Clause",
     "BSL-1.0",
     "CC0-1.0",
+    // Of data, permissive: lists of certificate authorities.
+    "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
     "MIT-0",

@@ -1,0 +1,72 @@
+//! Looking at a folder and putting things into it while others work there: every name is looked up beneath it by the
+//! kernel, and no link is ever followed.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat2, symlinkat, unlinkat};
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+fn folder(top: &Path, inner: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(top, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    if inner.as_os_str().is_empty() { Ok(top) } else { Ok(openat2(&top, inner, flags, Mode::empty(), RESOLVE)?) }
+}
+
+/// The folder something lies in, and its name.
+fn place<'p>(top: &Path, inner: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+    let is_plain = inner.components().all(|part| matches!(part, Component::Normal(_)));
+    let name = inner.file_name().filter(|_| is_plain).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok((folder(top, inner.parent().unwrap_or(Path::new("")))?, name))
+}
+
+/// Names in a folder beneath `top`, each with what the file system says of it.
+pub fn list_beneath(top: &Path, inner: &Path) -> io::Result<Vec<(OsString, std::fs::Metadata)>> {
+    let opened = folder(top, inner)?;
+    // The folder that is open, whatever has its name by now.
+    let entries = std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
+    Ok(entries.flatten().filter_map(|entry| Some((entry.file_name(), entry.metadata().ok()?))).collect())
+}
+
+/// Where a link beneath `top` leads to.
+pub fn link_beneath(top: &Path, inner: &Path) -> io::Result<OsString> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let (above, name) = place(top, inner)?;
+    Ok(OsString::from_vec(rustix::fs::readlinkat(&above, name, Vec::new())?.into_bytes()))
+}
+
+/// Makes a folder, if it is not there.
+pub fn make_folder_beneath(top: &Path, inner: &Path) -> io::Result<()> {
+    let (above, name) = place(top, inner)?;
+    match mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        made => Ok(made?),
+    }
+}
+
+/// Writes a new file.
+pub fn write_beneath(top: &Path, inner: &Path, bytes: &[u8], executable: bool) -> io::Result<()> {
+    let (above, name) = place(top, inner)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(if executable { 0o755 } else { 0o644 });
+    File::from(openat2(&above, name, flags, mode, RESOLVE)?).write_all(bytes)
+}
+
+/// Makes a new link.
+pub fn symlink_beneath(top: &Path, inner: &Path, target: &OsStr) -> io::Result<()> {
+    let (above, name) = place(top, inner)?;
+    Ok(symlinkat(target, &above, name)?)
+}
+
+/// Removes a file, a link, or an empty folder.
+pub fn remove_beneath(top: &Path, inner: &Path) -> io::Result<()> {
+    let (above, name) = place(top, inner)?;
+    match unlinkat(&above, name, AtFlags::empty()) {
+        Err(rustix::io::Errno::ISDIR) => Ok(unlinkat(&above, name, AtFlags::REMOVEDIR)?),
+        removed => Ok(removed?),
+    }
+}
