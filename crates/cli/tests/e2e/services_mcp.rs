@@ -109,7 +109,7 @@ fn the_everything_server_is_called_in_a_cell() {
     npm_install(&actum, "@modelcontextprotocol/server-everything");
     let script = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
     let tools = ["echo", "get-sum", "get-structured-content", "get-tiny-image", "trigger-long-running-operation"];
-    let adapter = mcp(&tools, |adapter| adapter["sandbox_override"] = json!({"timeout_ms": 6_000}));
+    let adapter = mcp(&tools, |adapter| adapter["sandbox_override"] = json!({"timeout_ms": 10_000}));
     register(&actum, &started(&["node", script, "stdio"], |_| {}), &[adapter]);
     let (code, result) = call(&actum, "echo", &json!({"message": "hé\n\u{1f600}"}));
     assert_eq!((code, text(&result)), (0, "Echo: hé\n\u{1f600}"), "{result:#}");
@@ -237,7 +237,7 @@ fn servers_that_do_not_work_are_told_clearly_and_leave_nothing() {
         ("dies-at-once", 20_000, 1, "unavailable", "did not start"),
         ("dies-after-greeting", 20_000, 1, "unavailable", "ended"),
         ("mute", 1_500, 1, "unavailable", "did not introduce itself within"),
-        ("hang", 2_000, 4, "timeout", "did not answer within"),
+        ("hang", 6_000, 4, "timeout", "did not answer within"),
         ("endless-garbage", 20_000, 1, "unavailable", "S"),
         ("endless-list", 20_000, 1, "failure", "pages"),
         ("many-tools", 20_000, 1, "failure", "tools"),
