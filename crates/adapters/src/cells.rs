@@ -64,6 +64,11 @@ pub trait Session: Send + fmt::Debug {
     /// Whether it has ended by itself.
     fn is_over(&mut self) -> bool;
 
+    /// What whoever watches over it has to say so far; nothing if nobody does.
+    fn evidence(&self) -> Value {
+        Value::Null
+    }
+
     /// Ends it, if it has not ended, and says how it was.
     fn stop(self: Box<Self>) -> Ran;
 }

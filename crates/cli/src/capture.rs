@@ -220,6 +220,18 @@ pub(crate) fn tell_end(report: &Report, log: &Log, taken: &[Taken], into: &mut M
         "processes_peak": report.used.processes_peak,
         "disk_bytes_written": report.used.disk_bytes,
     });
+    let put_aside: Vec<Value> = taken
+        .iter()
+        .map(|one| json!({"path": one.path.display().to_string(), "now": one.now.as_ref().map(|now| now.display().to_string())}))
+        .collect();
+    into.insert("walls".into(), json!(walls));
+    into.insert("used".into(), used);
+    tell_decisions(log, into);
+    into.insert("put_aside".into(), json!(put_aside));
+}
+
+/// Whom a cell has reached, or wanted to, for the evidence.
+pub(crate) fn tell_decisions(log: &Log, into: &mut Map<String, Value>) {
     let decisions: Vec<Value> = log
         .decisions
         .iter()
@@ -229,13 +241,6 @@ pub(crate) fn tell_end(report: &Report, log: &Log, taken: &[Taken], into: &mut M
                 "sent_bytes": d.sent_bytes, "received_bytes": d.received_bytes})
         })
         .collect();
-    let put_aside: Vec<Value> = taken
-        .iter()
-        .map(|one| json!({"path": one.path.display().to_string(), "now": one.now.as_ref().map(|now| now.display().to_string())}))
-        .collect();
-    into.insert("walls".into(), json!(walls));
-    into.insert("used".into(), used);
     into.insert("decisions".into(), json!(decisions));
     into.insert("decisions_left_out".into(), json!(log.left_out));
-    into.insert("put_aside".into(), json!(put_aside));
 }

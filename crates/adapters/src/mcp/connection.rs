@@ -310,11 +310,16 @@ impl Connection {
     }
 
     pub(super) fn evidence(&self) -> Value {
-        json!({
+        let mut evidence = json!({
             "server": self.server, "protocol": self.protocol,
             "notifications": self.watch.notifications.load(Ordering::Relaxed),
             "requests_refused": self.watch.refused.load(Ordering::Relaxed),
-        })
+        });
+        let of_cell = held(&self.session).as_ref().map(|session| session.evidence());
+        if let Some(cell) = of_cell.filter(|cell| !cell.is_null()) {
+            evidence["cell"] = cell;
+        }
+        evidence
     }
 
     /// Why there is no list of tools.

@@ -14,7 +14,7 @@ use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
 use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
 use serde_json::{Map, Value, json};
 
-use crate::capture::{catch, hash, lost, sha256, tell_cell, tell_end};
+use crate::capture::{catch, hash, lost, sha256, tell_cell, tell_decisions, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
@@ -368,6 +368,13 @@ impl Session for Live {
 
     fn is_over(&mut self) -> bool {
         self.inner.is_over()
+    }
+
+    fn evidence(&self) -> Value {
+        let mut details = self.details.clone();
+        let egress = self.egress.lock().unwrap_or_else(PoisonError::into_inner);
+        tell_decisions(&egress.as_ref().map(Egress::log).unwrap_or_default(), &mut details);
+        Value::Object(details)
     }
 
     fn stop(self: Box<Self>) -> Ran {

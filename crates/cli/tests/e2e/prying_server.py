@@ -13,7 +13,7 @@ def attempt(work):
 
 def connect(host, port):
     with socket.create_connection((host, port), timeout=3) as stream:
-        stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        stream.sendall(b"GET / HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n" % (host.encode(), port))
         return stream.recv(100)
 
 
@@ -26,6 +26,7 @@ def pry():
         "write": attempt(lambda: open(PROJECT + "/shown/new.txt", "w").write("x")),
         "shown": attempt(lambda: open(PROJECT + "/shown/a.txt").read()),
         "network": attempt(lambda: connect("127.0.0.1", PORT)),
+        "listed": attempt(lambda: connect("up.test", PORT)),
         "name": attempt(lambda: socket.getaddrinfo("example.com", 80)),
         "processes": sorted(name for name in os.listdir("/proc") if name.isdigit()).__len__(),
         "environment": sorted(os.environ),

@@ -109,7 +109,7 @@ fn the_everything_server_is_called_in_a_cell() {
     npm_install(&actum, "@modelcontextprotocol/server-everything");
     let script = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
     let tools = ["echo", "get-sum", "get-structured-content", "get-tiny-image", "trigger-long-running-operation"];
-    let adapter = mcp(&tools, |adapter| adapter["sandbox_override"] = json!({"timeout_ms": 6_000}));
+    let adapter = mcp(&tools, |adapter| adapter["sandbox_override"] = json!({"timeout_ms": 10_000}));
     register(&actum, &started(&["node", script, "stdio"], |_| {}), &[adapter]);
     let (code, result) = call(&actum, "echo", &json!({"message": "hé\n\u{1f600}"}));
     assert_eq!((code, text(&result)), (0, "Echo: hé\n\u{1f600}"), "{result:#}");
@@ -237,7 +237,7 @@ fn servers_that_do_not_work_are_told_clearly_and_leave_nothing() {
         ("dies-at-once", 20_000, 1, "unavailable", "did not start"),
         ("dies-after-greeting", 20_000, 1, "unavailable", "ended"),
         ("mute", 1_500, 1, "unavailable", "did not introduce itself within"),
-        ("hang", 2_000, 4, "timeout", "did not answer within"),
+        ("hang", 6_000, 4, "timeout", "did not answer within"),
         ("endless-garbage", 20_000, 1, "unavailable", "S"),
         ("endless-list", 20_000, 1, "failure", "pages"),
         ("many-tools", 20_000, 1, "failure", "tools"),
@@ -334,6 +334,33 @@ fn a_server_gets_at_nothing_it_was_not_given() {
         assert!(!ended.stdout.contains(super::services::SECRET));
         assert_nobody_is_left(&actum, who.word());
     }
+}
+
+/// What a server does on its way out is on record with the call, like that of every program.
+#[test]
+fn whom_a_server_reaches_is_in_the_evidence() {
+    let (actum, upstream) = (actum(), upstream());
+    actum.file("shown/server.py", PRYING);
+    let (project, port) = (actum.folder().display().to_string(), upstream.port.to_string());
+    let command = ["python3", "server.py", &project, &port, &marker(&actum)];
+    let prying = started(&command, |tool| {
+        tool["scope"]["filesystem"] = json!(["shown"]);
+        tool["scope"]["network"] = json!("on");
+        tool["scope"]["endpoints"] = json!([format!("up.test:{port}")]);
+    });
+    actum.file("actum.toml", "[sandbox.hosts]\n\"up.test\" = \"127.0.0.1\"\n");
+    register(&actum, &prying, &[mcp(&["pry"], |_| {})]);
+    let (code, result) = call(&actum, "pry", &json!({}));
+    assert_eq!(code, 0, "{result:#}");
+    let cell = &result["evidence"]["cell"];
+    assert_eq!(cell["program"]["blake3"].as_str().map(str::len), Some(64), "{result:#}");
+    assert_eq!((&cell["network"]["level"], &cell["filesystem"]["level"]), (&json!("api"), &json!("minimal")));
+    let decisions = cell["decisions"].as_array().unwrap();
+    let of = |name: &str| decisions.iter().find(|one| one["host"] == name).unwrap_or_else(|| panic!("{result:#}"));
+    assert_eq!(of("up.test")["code"], "policy_allowed.default");
+    assert_eq!(of("example.com")["code"], "ssrf_block.host_not_allowed");
+    let found: Value = serde_json::from_str(text(&result)).unwrap();
+    assert!(found["listed"].as_str().unwrap().contains("200 OK"), "{found:#}");
 }
 
 /// A real client of the protocol speaks to `actum mcp`; the program in its hands says what it found.

@@ -107,6 +107,12 @@ fn packages_of_python_lie_in_a_folder_of_the_project() {
     copy(&Servers::find().folder().join("packages"), &direct.path("packages"));
     calling(&direct, "python", "mdurl", Some("packages/mdurl"), &["encode"]);
     good(&direct, "encode", json!({"args": ["/a b"]}), json!("/a%20b"));
+    // As the page about packages has it.
+    let actum = super::actum();
+    copy(&Servers::find().folder().join("packages"), &actum.path("packages"));
+    calling(&actum, "python", "markdown-it-py", Some("packages/markdown_it.presets"), &["commonmark.make"]);
+    let (code, result) = call(&actum, "commonmark_make", &json!({}));
+    assert_eq!((code, &result["output"]["options"]["html"]), (0, &json!(true)), "{result:#}");
     // Where only that folder is shown, it is the one that is worked in.
     let actum = super::actum();
     copy(&Servers::find().folder().join("packages"), &actum.path("packages"));

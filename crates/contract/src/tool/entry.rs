@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{Approval, Checksum, DataAccess, Entry, Operation, Provenance, Scope, Server, Status, is_id};
-use crate::execution::{Host, LIMITS, limit};
+use crate::execution::{Host, LIMITS, is_dangerous, limit};
 use crate::part::{Flaw, HIDDEN, Part};
 
 const NOUN: &str = "a tool";
@@ -122,6 +122,14 @@ fn read(part: &mut Part<'_>) -> Entry {
     let operations = operations(part);
     let servers = servers(part, &scope);
     let secrets = references(part, "secrets");
+    // A secret becomes a variable of the tool's programs, and these change what is run.
+    for name in secrets.keys().filter(|name| is_dangerous(name) && !scope.scoped.contains(name)) {
+        part.bad(
+            &format!("secrets.{name}"),
+            &json!(HIDDEN),
+            "a variable that changes no program, or one in scope.scoped",
+        );
+    }
     let first_use = part.switch("approve_first_use").unwrap_or(false);
     part.finish();
     Entry {

@@ -212,3 +212,18 @@ fn conditions() {
     assert_eq!(holds(Condition::OnUnavailable), [false, false, false, false, true]);
     assert_eq!(holds(Condition::OnExit(vec![2])), [false, true, false, false, false]);
 }
+
+#[test]
+fn a_secret_changes_no_program() {
+    let named = |name: &str, scoped: &[&str]| {
+        let mut tool = tool();
+        tool["secrets"] = json!({name: "env:VALUE"});
+        tool["scope"]["scoped"] = json!(scoped);
+        Entry::read(&tool).map_err(|flaws| flaws[0].to_string())
+    };
+    assert!(named("token", &[]).is_ok());
+    for name in ["LD_PRELOAD", "PATH", "PYTHONPATH"] {
+        assert!(named(name, &[]).unwrap_err().contains(&format!("secrets.{name}")), "{name}");
+        assert!(named(name, &[name]).is_ok(), "{name}");
+    }
+}

@@ -129,6 +129,11 @@ impl Egress {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.log()
+    }
+
+    /// What was decided so far.
+    pub fn log(&self) -> Log {
         let mut log = self.shared.log.lock().map(|log| log.clone()).unwrap_or_default();
         let counts = self.shared.counts.lock().map(|counts| counts.clone()).unwrap_or_default();
         for (decision, count) in log.decisions.iter_mut().zip(counts) {
