@@ -402,7 +402,17 @@ impl Setting {
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
-        if tool.scope.data_access == DataAccess::Write || tool.first_use || tool.scope.elevated || tool.scope.open {
+        let asks_only = |adapter: &Adapter| match &adapter.interface {
+            Interface::Api(api) => {
+                chosen.operation.as_ref().and_then(|name| api.endpoints.get(name)).is_some_and(|one| {
+                    // Anything else does something each time.
+                    ["GET", "HEAD"].iter().any(|method| one.method.eq_ignore_ascii_case(method))
+                })
+            }
+            _ => true,
+        };
+        let waits = tool.first_use || tool.scope.elevated || tool.scope.open;
+        if tool.scope.data_access == DataAccess::Write || waits || !chosen.chain.iter().all(|one| asks_only(&one.is)) {
             return None;
         }
         let reads =

@@ -117,7 +117,7 @@ fn bridge_hostile_agents_harm_nobody() {
     let before = actum.run(&["tool", "list", "--json"]).stdout;
     let running = actum.start(&[&["run", "--json", "work.json"][..], &WIDE].concat(), &[]);
     let process = running.id();
-    let watch = std::thread::spawn(move || {
+    let watch = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
         let mut most = 0;
         let end = Instant::now() + Duration::from_secs(240);
         while Instant::now() < end && fs::metadata(format!("/proc/{process}/task")).is_ok() {
@@ -129,6 +129,7 @@ fn bridge_hostile_agents_harm_nobody() {
         }
         most
     });
+    let watch = watch.unwrap();
     let (code, lines, errors) = running.finish();
     let most = watch.join().unwrap();
     assert_eq!(code, 0, "{lines:?} {errors:?}");

@@ -70,7 +70,7 @@ actum tool call NONE > out/none 2>&1 || echo $? >> out/none
 fn server(asked: usize) -> (u16, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let thread = std::thread::spawn(move || {
+    let thread = std::thread::Builder::new().name("server".to_owned()).spawn(move || {
         for n in 1..=asked {
             let (mut stream, _) = listener.accept().unwrap();
             let mut heard = [0; 4096];
@@ -80,27 +80,31 @@ fn server(asked: usize) -> (u16, std::thread::JoinHandle<()>) {
             write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         }
     });
+    let thread = thread.unwrap();
     (port, thread)
 }
 
 #[test]
 fn bridge_replay_needs_no_server() {
-    let (port, thread) = server(2);
+    let (port, thread) = server(3);
     let tool = json!({
         "tool_id": "API", "name": "api", "version": "1.0.0", "owner": "tests", "provenance": {"license": "MIT"},
-        "scope": {"commands": ["get", "other"], "endpoints": [format!("127.0.0.1:{port}")], "network": "on"},
+        "scope": {"commands": ["get", "make"], "endpoints": [format!("127.0.0.1:{port}")], "network": "on"},
         "approval": {"approver": "tests", "date": "2026-01-16"},
     });
     let adapter = json!({
         "adapter_id": "A-API", "name": "api", "version": "1.0.0", "tool_id": "API", "type": "api",
-        "interface": {"api": {"base_url": format!("http://127.0.0.1:{port}"), "endpoint_mapping": {"get": "GET /n", "other": "GET /o"}}},
+        "interface": {"api": {"base_url": format!("http://127.0.0.1:{port}"), "endpoint_mapping": {"get": "GET /n", "make": "POST /n"}}},
     });
-    let script = "actum tool call API get --json > out/1; actum tool call API other --json > out/2";
+    let script = "for n in 1 2; do actum tool call API get --json > out/get-$n; actum tool call API make --json > out/make-$n; done";
     let actum = with_tools(script, "", &[(tool, adapter)]);
     let run = good(&actum);
     thread.join().unwrap();
-    assert_eq!(out_json(&actum, "1")["output"], json!({"data": {"n": 1}}));
-    assert_eq!(out_json(&actum, "2")["output"], json!({"data": {"n": 2}}));
+    // What only asks is remembered; what does something is done each time.
+    for (name, n, cached) in [("get-1", 1, false), ("make-1", 2, false), ("get-2", 1, true), ("make-2", 3, false)] {
+        let answer = out_json(&actum, name);
+        assert_eq!((&answer["output"]["data"]["n"], &answer["cached"]), (&json!(n), &json!(cached)), "{name}");
+    }
     repeats(&actum, &id(&run));
 }
 
