@@ -47,8 +47,8 @@ pub(crate) struct RunHands {
     pub(super) repeats: Option<Digest>,
     /// What the run that is repeated heard of its tools, if it was given some.
     pub(super) heard: Option<Answers>,
-    /// What this repetition asked of tools that the run did not.
-    pub(super) strange: Option<Value>,
+    /// What this repetition asked of tools that the run did not, and what the run had asked instead.
+    pub(super) strange: Option<(Value, Value)>,
     /// Results of tools, for as long as the run is in these hands.
     pub(super) results: Arc<Results>,
     /// Programs that the run started, by their content.

@@ -26,6 +26,9 @@ pub(super) struct Taken {
     pub answers: Option<String>,
 }
 
+/// So much later than the agent has to be done its calls have to.
+const BEHIND: Duration = Duration::from_secs(5);
+
 impl RunHands {
     /// How many tool operations the work item has left.
     pub(super) fn ops_left(&self, state: &State) -> u64 {
@@ -86,7 +89,8 @@ impl RunHands {
             ("max_children", agent.max_children),
             ("disk_mb", agent.disk_mb),
         ];
-        setting.until = Some(Instant::now() + Duration::from_millis(left_ms));
+        // The agent's own time is over first, and that is what is told; then its calls end with it.
+        setting.until = Some(Instant::now() + Duration::from_millis(left_ms) + BEHIND);
         setting.waits = true;
         Ok(setting)
     }
@@ -103,7 +107,9 @@ impl RunHands {
     pub(super) fn taken(&mut self, offer: Option<&Offer>) -> Done<Taken> {
         let Some(offer) = offer else { return Ok(Taken::default()) };
         let heard = offer.desk.take_heard();
-        self.strange = self.strange.take().or(heard.strange);
+        if let (None, Some(asked)) = (&self.strange, heard.strange) {
+            self.strange = Some((asked, heard.unasked));
+        }
         let text = Value::Array(heard.answers).to_string();
         let digest = Digest::blake3(text.as_bytes()).to_hex();
         self.folder.keep_answers(&digest, text.as_bytes())?;

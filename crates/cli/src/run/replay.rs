@@ -119,9 +119,9 @@ fn compare(
         programs_changed: programs_changed.clone(),
     };
     // Everything that differs after this may differ because of it.
-    if let Some(asked) = &hands.strange {
+    if let Some((asked, expected)) = &hands.strange {
         return Ok(replayed(Some(json!({
-            "what": "question", "actual": asked, "why": "the run did not ask its tools for this",
+            "what": "question", "expected": expected, "actual": asked, "why": "the run did not ask its tools for this",
             "status": verdict.status, "message": verdict.message,
         }))));
     }

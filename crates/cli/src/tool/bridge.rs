@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use actum_api::error;
 use actum_contract::canon;
@@ -50,6 +51,8 @@ pub(crate) struct Heard {
     pub is_exhausted: bool,
     /// What a repetition asked for without there being an answer.
     pub strange: Option<Value>,
+    /// What the run had asked next at that moment.
+    pub unasked: Value,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,9 @@ const OVER: &str = "act_is_over";
 /// Different looks into the registry that are answered in one act, all together.
 const LOOKS_MAX: usize = 10_000;
 const LOOK_BYTES_MAX: usize = 32 << 20;
+
+/// How often it is looked whether the caller is gone who went before he was answered.
+const CUT_LOOK: Duration = Duration::from_millis(20);
 
 /// The mark behind the answers of an act.
 pub(crate) fn over() -> Value {
@@ -115,11 +121,15 @@ impl Book {
     }
 
     /// A call of a run that is repeated.
-    fn repeat(&self, recorded: &Answers, input: &Value) -> Result<Value, Failure> {
+    fn repeat(&self, recorded: &Answers, input: &Value, gone: &AtomicBool) -> Result<Value, Failure> {
         match recall(recorded, input) {
             Some((place, answer)) => {
                 self.change(&answer);
                 self.note(place, &answer);
+                // Whoever asked was gone before he heard anything, and goes again.
+                while answer["cut"] == true && !gone.load(Ordering::SeqCst) {
+                    std::thread::sleep(CUT_LOOK);
+                }
                 said(&answer)
             }
             None if first_act(&lock(recorded)).iter().any(|(_, answer)| answer["exhausted"] == true) => {
@@ -135,7 +145,14 @@ impl Book {
 
     /// Something that was not asked for before.
     fn wonder(&self, input: &Value) -> Failure {
-        self.inside().heard.strange.get_or_insert_with(|| input.clone());
+        let next = self.recorded.as_ref().map(|recorded| {
+            first_act(&lock(recorded)).first().map_or(Value::Null, |(_, answer)| answer["input"].clone())
+        });
+        let mut inside = self.inside();
+        if inside.heard.strange.is_none() {
+            inside.heard.strange = Some(input.clone());
+            inside.heard.unasked = next.unwrap_or_default();
+        }
         Failure::new(error::TOOL_DENIED, "the recording has no answer to this")
             .hint("the run asks for something that it did not ask for before")
     }
@@ -284,7 +301,7 @@ impl Desk {
         let Some(book) = &self.book else { return self.find(ask, gone) };
         let input = json!({"call": {"tool": ask.tool, "adapter": ask.adapter, "operation": ask.operation, "params": ask.params}});
         if let Some(recorded) = &book.recorded {
-            return book.repeat(recorded, &input);
+            return book.repeat(recorded, &input, gone);
         }
         if book.made.fetch_add(1, Ordering::SeqCst) >= book.ops_left {
             return Err(book.exhaust());

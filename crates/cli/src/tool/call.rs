@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use actum_adapters::call::violations;
@@ -86,6 +87,9 @@ const CALLS_MAX: u32 = 20;
 
 /// How often a person's answer is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether a call is still wanted.
+const LOOK_FOR_STOP: Duration = Duration::from_millis(50);
 
 /// Parameters that are paths by their names; others say so in their schema, by `format: path`.
 const PATHS: [&str; 9] =
@@ -199,7 +203,9 @@ impl Setting {
         }
         evidence.passed("Sandbox limits set appropriately", None);
         let redactor = Redactor::new(secrets.values().map(String::as_str));
-        let cells = self.cells(&chosen.tool.is, keep);
+        // Its own: whoever asked may be gone while others are still there.
+        let own = Arc::new(Stops::default());
+        let cells = ToolCells { stops: Arc::clone(&own), ..self.cells(&chosen.tool.is, keep) };
         let links: Vec<Link<'_>> = chosen
             .chain
             .iter()
@@ -224,7 +230,21 @@ impl Setting {
             stop: &stop,
             deadline,
         };
-        let outcome = actum_adapters::call::call(&request, &hands);
+        let is_done = AtomicBool::new(false);
+        let outcome = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                while !is_done.load(Ordering::SeqCst) {
+                    if stop() {
+                        return own.stop();
+                    }
+                    std::thread::park_timeout(LOOK_FOR_STOP);
+                }
+            });
+            let outcome = actum_adapters::call::call(&request, &hands);
+            is_done.store(true, Ordering::SeqCst);
+            watch.thread().unpark();
+            outcome
+        });
         let called = told(id, &chosen, &clean(outcome, &redactor), evidence);
         if let Some((key, before)) = key
             && called.code == 0

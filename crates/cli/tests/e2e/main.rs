@@ -4,6 +4,9 @@
 
 mod bad_input;
 mod bridge;
+mod bridge_end;
+mod bridge_hostile;
+mod bridge_replay;
 mod concurrent;
 mod contract;
 mod crash;
