@@ -45,9 +45,12 @@ impl Verb {
                 let words = value["wants"].as_array().into_iter().flatten().filter_map(Value::as_str);
                 words.collect::<Vec<_>>().join(", ")
             };
-            let row =
-                |v: &Value| vec![text(v, "id"), text(v, "state"), text(v, "tool_id"), wants(v), text(v, "expires_at")];
-            table(&["REQUEST", "STATE", "TOOL", "WANTS", "UNTIL"], &found.iter().map(row).collect::<Vec<_>>())
+            // What is agreed to, as far as there is room; `--json` has all of it.
+            let call = |value: &Value| value["call"].to_string().chars().take(60).collect::<String>();
+            let row = |v: &Value| {
+                vec![text(v, "id"), text(v, "state"), text(v, "tool_id"), wants(v), text(v, "expires_at"), call(v)]
+            };
+            table(&["REQUEST", "STATE", "TOOL", "WANTS", "UNTIL", "CALL"], &found.iter().map(row).collect::<Vec<_>>())
         });
         Ok(0)
     }

@@ -189,13 +189,7 @@ pub(crate) fn call_tool(
             called.result["evidence"]["contract_sha256"] = json!(digest);
             claim.finish(&called.result, &ledger)?;
             out.detail(&format!("evidence: {}", folder.join("result.json").display()));
-            if let Some(warning) = called.result["warning"].as_str() {
-                out.remark(&format!("warning: {warning}"));
-            }
-            out.result(&called.result, || super::tool::shown_output(&called.result));
-            for warning in called.result["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                out.remark(&format!("note: {warning}"));
-            }
+            super::tool::tell(&called.result, out);
             Ok(called.code)
         }
         Err(failure) => {
@@ -673,7 +667,7 @@ pub(crate) fn summary(result: &Value) -> String {
         let word = |key: &str| violation[key].as_str().unwrap_or_default();
         lines.push(format!("{}: {} {}", word("check"), word("field"), word("message")));
     }
-    if result["status"] == "refused" {
+    if result["status"] == "refused" && result["error"]["stage"] != "denied" {
         lines.push(format!("nothing was run. {}.", result["interpretation"]["action"].as_str().unwrap_or_default()));
     }
     if let Some(message) = result["error"]["message"].as_str() {

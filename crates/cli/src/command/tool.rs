@@ -23,7 +23,7 @@ use crate::tool::call::{Ask, Setting};
 use crate::tool::golden;
 use crate::tool::register::{self, By};
 use crate::tool::shelf::Shelf;
-use crate::ui::{Out, table};
+use crate::ui::{Out, note, table};
 
 /// Where a cell finds the tools it was given.
 pub(crate) const TOOLS_URL: &str = "ACTUM_TOOLS_URL";
@@ -63,7 +63,8 @@ impl Why {
     fn by(self) -> By {
         let user =
             || ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
-        let actor = self.actor.or_else(user).unwrap_or_else(|| "unknown".into());
+        let number = || format!("user {}", rustix::process::getuid().as_raw());
+        let actor = self.actor.or_else(user).unwrap_or_else(number);
         By { actor, reason: self.reason.unwrap_or_default() }
     }
 }
@@ -169,7 +170,7 @@ pub(crate) struct Given {
     #[arg(long, value_name = "ID")]
     pub adapter: Option<String>,
 
-    /// A parameter: NAME=VALUE, or NAME:=JSON
+    /// A parameter: NAME=VALUE (text; a whole number, true and false are taken as such), or NAME:=JSON
     #[arg(long = "param", value_name = "NAME=VALUE")]
     pub params: Vec<String>,
 
@@ -204,12 +205,12 @@ impl Given {
     }
 }
 
-/// Whole numbers and truth values are what they look like; everything else is text.
+/// Whole numbers that JSON keeps, and truth values, are what they look like; everything else is text.
 fn plain(text: &str) -> Value {
     match (text, text.parse::<i64>()) {
         ("true", _) => Value::Bool(true),
         ("false", _) => Value::Bool(false),
-        (_, Ok(number)) if number.to_string() == text => number.into(),
+        (_, Ok(number)) if number.to_string() == text && number.unsigned_abs() < 1 << 53 => number.into(),
         _ => text.into(),
     }
 }
@@ -293,15 +294,16 @@ impl Verb {
         }
         let code = match (&self, answer["status"].as_str()) {
             (Self::Call(_), Some("success")) => 0,
+            (Self::Call(_), Some("refused")) if answer["error"]["stage"] == "input" => 2,
             (Self::Call(_), Some("refused")) => 3,
             (Self::Call(_), Some("timeout")) => 4,
             (Self::Call(_), _) => 1,
             _ => 0,
         };
-        out.result(&answer, || match &self {
-            Self::Call(_) => shown_output(&answer),
-            _ => serde_json::to_string_pretty(&answer).unwrap_or_default(),
-        });
+        match &self {
+            Self::Call(_) => tell(&answer, out),
+            _ => out.result(&answer, || serde_json::to_string_pretty(&answer).unwrap_or_default()),
+        }
         Ok(code)
     }
 }
@@ -309,15 +311,19 @@ impl Verb {
 /// A call may take as long as its tool may, and wait for a person.
 const ASK_FOR: Duration = Duration::from_secs(4 * 3_600);
 
-/// What a person or an agent wants to see of a result: what came out, or what went wrong.
-pub(crate) fn shown_output(result: &Value) -> String {
-    if result["status"] == "success" {
-        return match &result["output"] {
+/// Tells a person or an agent what came out; what went wrong goes where errors go, so that nobody takes it for output.
+pub(crate) fn tell(result: &Value, out: &mut Out) {
+    if result["status"] == "success" || out.is_json() {
+        out.result(result, || match &result["output"] {
             Value::String(text) => text.trim_end().to_owned(),
             other => serde_json::to_string_pretty(other).unwrap_or_default(),
-        };
+        });
+    } else {
+        note(&super::exec::summary(result));
     }
-    super::exec::summary(result)
+    for warning in result["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        out.remark(&format!("note: {warning}"));
+    }
 }
 
 fn item_json(item: &Item) -> Value {

@@ -300,6 +300,8 @@ impl Desk {
     fn make(&self, ask: &Ask, gone: &AtomicBool) -> Result<Value, Failure> {
         let Some(book) = &self.book else { return self.find(ask, gone) };
         let input = json!({"call": {"tool": ask.tool, "adapter": ask.adapter, "operation": ask.operation, "params": ask.params}});
+        // What cannot be hashed cannot be traced.
+        canon::canonical(&input).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         if let Some(recorded) = &book.recorded {
             return book.repeat(recorded, &input, gone);
         }

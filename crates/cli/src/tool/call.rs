@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use actum_adapters::call::violations;
-use actum_adapters::{Hands, Http, Link, Request, Servers, transform};
+use actum_adapters::{Hands, Http, Link, Problem, Request, Servers, transform};
 use actum_api::error;
 use actum_contract::execution::{NetworkLevel, Redactor, Sandbox, State, Violation};
-use actum_contract::tool::{Adapter, DataAccess, Entry, Interface, Narrowed, check_chain, narrow};
+use actum_contract::tool::{
+    Adapter, DataAccess, Entry, Interface, Narrowed, Transform, TransformKind, check_chain, narrow,
+};
 use actum_ledger::registry::{Kind, Status};
 use actum_sandbox::Spawner;
 use serde_json::{Map, Value, json};
@@ -21,7 +23,7 @@ use super::register::misfit;
 use super::secret;
 use super::shelf::{Found, Shelf};
 use super::speak::Speaker;
-use super::tell::{clean, refused, remembered, told};
+use super::tell::{clean, refused, remembered, told, unfit};
 use crate::approval;
 use crate::capture::Evidence;
 use crate::config::SandboxConfig;
@@ -191,6 +193,10 @@ impl Setting {
         evidence.note("Allowlist permits the operation", state, None);
         if !violations.is_empty() {
             return Ok(refused(id, ask, violations, &evidence));
+        }
+        if let Err(problem) = fits_schema(&chosen, ask) {
+            evidence.note("Inputs validated and sanitized", State::Failed, problem.message.clone());
+            return Ok(unfit(id, ask, &problem, &evidence));
         }
         let key = self.key(&chosen, ask);
         if let Some((key, result)) = key.as_ref().and_then(|(key, _)| Some((key, self.results.get(key)?))) {
@@ -366,10 +372,11 @@ impl Setting {
                 _ => Ok(found),
             };
         }
-        let mut last = None;
+        let (mut last, mut is_blocked) = (None, false);
         for head in self.shelf.heads(Kind::Adapter)?.into_iter().filter(|head| head.tool == tool.item.id) {
             let found = self.shelf.adapter(&head.id)?;
             if found.item.status == Status::Blocked {
+                is_blocked = true;
                 continue;
             }
             let fits = misfit(&found.is, &tool.is).is_none();
@@ -383,6 +390,7 @@ impl Setting {
         }
         match last {
             Some(found) => Ok(found),
+            None if is_blocked => refuse(format!("all adapters of {} are blocked", tool.item.id)),
             None => refuse(format!("no adapter of {} is registered", tool.item.id)),
         }
     }
@@ -514,6 +522,13 @@ impl Setting {
         }
         Ok(Some(id))
     }
+}
+
+/// Whether the parameters are what the tool says about its operation, whatever the adapter makes of them.
+fn fits_schema(chosen: &Chosen, ask: &Ask) -> Result<(), Problem> {
+    let Some(schema) = schema_of(&chosen.tool.is, chosen.operation.as_deref()) else { return Ok(()) };
+    let check = Transform { kind: TransformKind::Validate, spec: schema.clone() };
+    transform::input(&[check], None, coerced(&ask.params, Some(schema))).map(drop)
 }
 
 fn limits_json(sandbox: &Sandbox) -> Value {

@@ -55,8 +55,17 @@ pub(crate) fn go(project: &Project, setting: &Setting, adapters: &[String], how:
                 operation: example.operation.clone(),
                 params: example.params.clone(),
             };
-            let called = setting.call(&new_id(), &ask, None, &|| false)?;
+            let called = match setting.call(&new_id(), &ask, None, &|| false) {
+                Ok(called) => called,
+                // One that cannot be called says nothing about the others.
+                Err(failure) => {
+                    let (id, name) = (&found.item.id, &example.name);
+                    cases.push(json!({"ok": false, "did": "failed", "adapter_id": id, "name": name, "detail": failure.message}));
+                    continue;
+                }
+            };
             let of = json!({
+                "why": super::tell::why(&called.result),
                 "name": example.name, "adapter_id": found.item.id, "adapter_version": found.item.version,
                 "adapter_hash": found.item.hash, "operation": example.operation, "params": example.params,
                 "status": called.result["status"], "exit_code": called.result["exit_code"], "output": called.result["output"],
@@ -73,7 +82,7 @@ pub(crate) fn go(project: &Project, setting: &Setting, adapters: &[String], how:
     Ok(cases)
 }
 
-fn case(project: &Project, adapter: &str, name: &str, now: Value, how: How) -> Result<Value, Failure> {
+fn case(project: &Project, adapter: &str, name: &str, mut now: Value, how: How) -> Result<Value, Failure> {
     let path = folder(project, adapter).join(format!("{name}.json"));
     let kept: Option<Value> = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let same = |kept: &Value| {
@@ -86,13 +95,17 @@ fn case(project: &Project, adapter: &str, name: &str, now: Value, how: How) -> R
         (How::Check, Some(kept)) if same(&kept) => told(true, "same", String::new()),
         (How::Check, Some(kept)) => told(false, "differs", first_difference(&kept, &now)),
         (How::Record { .. }, _) if !is_well => {
-            told(false, "failed", format!("the call ended as {}: nothing was recorded", now["status"]))
+            let why = now["why"].as_str().unwrap_or_default();
+            told(false, "failed", format!("nothing was recorded, because the call ended as {}: {why}", now["status"]))
         }
         (How::Record { .. }, Some(kept)) if same(&kept) => told(true, "same", String::new()),
         (How::Record { update: false }, Some(kept)) => {
             told(false, "differs", format!("{}; `--update` replaces it", first_difference(&kept, &now)))
         }
         (How::Record { .. }, kept) => {
+            if let Some(fields) = now.as_object_mut() {
+                fields.remove("why");
+            }
             write(&path, &now)?;
             told(true, if kept.is_some() { "updated" } else { "recorded" }, String::new())
         }

@@ -9,7 +9,7 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{Flaw, Verdict, allows};
 use actum_contract::tool::{
-    Adapter, Entry, Interface, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
+    Adapter, Auth, Entry, Interface, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
 };
 use actum_ledger::registry::{Action, BODY_BYTES_MAX, Change, Item, Kind, Status};
 use serde_json::{Value, json};
@@ -242,7 +242,17 @@ pub(crate) fn misfit(adapter: &Adapter, tool: &Entry) -> Option<Misfit> {
         let why = format!("it is for versions {wanted} of {}, and {} is {}", tool.tool_id, tool.tool_id, tool.version);
         return Some(("tool_version", why, "register the version of the tool it was made for"));
     }
+    let unknown = |operation: &&&str| !tool.operations.is_empty() && !tool.operations.contains_key(**operation);
+    if let Some(operation) = adapter.interface.operations().iter().find(unknown) {
+        let known = tool.operations.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let why = format!("{} has no operation {operation:?}; it has {known}", tool.tool_id);
+        return Some(("interface", why, "write it into `operations` of the tool, or map another"));
+    }
     match &adapter.interface {
+        Interface::Api(api) if api.auth == Auth::Bearer && !tool.secrets.contains_key("token") => {
+            let why = format!("{} has no secret `token` to sign in with", tool.tool_id);
+            Some(("auth_method", why, "write `secrets: {token: env:NAME}` into the tool"))
+        }
         Interface::Cli(cli) => {
             // Adapters need nobody's word, so the program itself has to be on the list.
             (!scope.commands.contains(&cli.executable)).then(|| {

@@ -24,6 +24,24 @@ pub(super) fn refused(id: &str, ask: &Ask, violations: Vec<Violation>, evidence:
     Called { result, code: 3 }
 }
 
+/// What was said against a call, or went wrong with it, in a line.
+pub(super) fn why(result: &Value) -> String {
+    let violations = result["violations"].as_array().into_iter().flatten();
+    let told = violations.map(|one| {
+        format!("{} {}", one["field"].as_str().unwrap_or_default(), one["message"].as_str().unwrap_or_default())
+    });
+    let error = result["error"]["message"].as_str().map(ToOwned::to_owned);
+    told.chain(error).collect::<Vec<_>>().join("; ")
+}
+
+/// Parameters that do not fit what the tool says about them.
+pub(super) fn unfit(id: &str, ask: &Ask, problem: &Problem, evidence: &Evidence) -> Called {
+    let Called { mut result, .. } = refused(id, ask, Vec::new(), evidence);
+    result["interpretation"]["action"] = json!("Mend the parameters");
+    result["error"] = json!({"stage": stage_word(problem.stage), "path": problem.path, "message": problem.message});
+    Called { result, code: 2 }
+}
+
 pub(super) fn remembered(id: &str, key: &str, mut result: Value) -> Called {
     result["evidence"]["cache"] = json!({"hit": true, "key": key, "execution_id": result["execution_id"]});
     result["execution_id"] = json!(id);

@@ -55,7 +55,7 @@ impl End {
             Self::Exited(0) => of("Success", "Continue workflow"),
             Self::Exited(126) | Self::NotExecutable => of("Permission denied", "Escalate"),
             Self::Exited(127) | Self::NotFound => of("Command not found", "Check allowlist"),
-            Self::Exited(code @ 1..=125) => of(&format!("Tool-specific error {code}"), "Log and handle"),
+            Self::Exited(code @ (1..=125 | 128)) => of(&format!("Tool-specific error {code}"), "Log and handle"),
             // Above 128 a shell tells of a program of its own that was ended by a signal.
             Self::Exited(code) => signal(i32::from(code) - 128),
             Self::Signalled(number) => signal(number),

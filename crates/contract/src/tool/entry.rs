@@ -103,6 +103,9 @@ fn read(part: &mut Part<'_>) -> Entry {
     let description = part.text("description").unwrap_or_default();
     let owner = part.required("owner");
     let provenance = part_of(part, "provenance", provenance);
+    if !part.has("scope") {
+        part.bad("scope", &Value::Null, "what it may do at most: `{}` is nothing");
+    }
     let scope = part_of(part, "scope", scope);
     let approval = match part.take("approval") {
         None => None,
@@ -110,7 +113,7 @@ fn read(part: &mut Part<'_>) -> Entry {
             let mut inner = Part::new(&value, "approval", NOUN, part.flaws);
             let approval = Approval {
                 approver: inner.required("approver"),
-                date: inner.required("date"),
+                date: date(&mut inner, "date").unwrap_or_else(|| inner.required("date")),
                 evidence: inner.text("evidence").unwrap_or_default(),
             };
             inner.finish();
@@ -204,8 +207,10 @@ fn scope(part: &mut Part<'_>) -> Scope {
         .into_iter()
         .map(|path| if path == "repo root" { ".".to_owned() } else { path })
         .collect();
-    for path in filesystem.iter().filter(|path| path.split('/').any(|name| name == "..") || path.is_empty()) {
-        part.bad("filesystem", &json!(path), "paths of the project, without `..`");
+    let is_outside =
+        |path: &&String| path.starts_with('/') || path.split('/').any(|name| name == "..") || path.is_empty();
+    for path in filesystem.iter().filter(is_outside) {
+        part.bad("filesystem", &json!(path), "paths of the project, without `..` or a `/` before them");
     }
     let arguments = part.text("arguments");
     if arguments.as_deref().is_some_and(|word| word != "plain" && word != "any") {
