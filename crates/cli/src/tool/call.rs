@@ -398,7 +398,6 @@ impl Setting {
     }
 
     /// Everything that determines the result, if it may be remembered; and the state of the files that are part of it.
-    #[expect(clippy::type_complexity, reason = "a key, and what it is made of that may move meanwhile")]
     fn key(&self, chosen: &Chosen, ask: &Ask) -> Option<(String, Option<String>)> {
         let session = self.session.as_ref()?;
         let tool = &chosen.tool.is;
