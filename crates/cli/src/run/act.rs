@@ -37,8 +37,7 @@ impl RunHands {
             let steps = script.plan.iter().enumerate().map(step).collect();
             return Ok(Event::Planned(Plan { steps, in_time: true, ..Plan::default() }));
         }
-        let ops_left = self.ops_left(state);
-        let (ran, response, heard) = self.ask("plan", state, None, None, (timeout_ms, ops_left), desk)?;
+        let (ran, response, heard) = self.ask("plan", state, None, None, timeout_ms, desk)?;
         let in_time = ran.report.ended != Ended::TimedOut;
         let plan = |steps, failed| Plan {
             steps,
@@ -87,7 +86,7 @@ impl RunHands {
             }
             None => {
                 let phase = if act.correction.is_some() { "correct" } else { "step" };
-                let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, (left_ms, ops_left), desk)?;
+                let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, left_ms, desk)?;
                 let end = if heard.is_exhausted { End::OutOfOps } else { end_of(&ran) };
                 (end, heard.ops, ran.took_ms, heard.answers)
             }
@@ -177,7 +176,7 @@ impl RunHands {
         Ok(found)
     }
 
-    /// Runs the agent's program for one phase, within so much time and so many tool operations. Its response, if it left
+    /// Runs the agent's program for one phase, within so much time. Its response, if it left
     /// one, and what it heard of its tools.
     fn ask(
         &mut self,
@@ -185,10 +184,10 @@ impl RunHands {
         state: &State,
         act: Option<&Act>,
         feedback: Option<&Value>,
-        (left_ms, ops_left): (u64, u64),
+        left_ms: u64,
         desk: &dyn Desk,
     ) -> Done<Asked> {
-        let offer = self.offer(state, left_ms, ops_left)?;
+        let offer = self.offer(state, left_ms)?;
         let agreement = &self.facts.agreement;
         let AgentKind::Command { command } = &agreement.agent.kind else {
             return Err(Failure::new(actum_api::error::INTERNAL, "a script is not asked"));

@@ -31,7 +31,7 @@ const BEHIND: Duration = Duration::from_secs(5);
 
 impl RunHands {
     /// How many tool operations the work item has left.
-    pub(super) fn ops_left(&self, state: &State) -> u64 {
+    fn ops_left(&self, state: &State) -> u64 {
         state.agreed.item.constraints.max_tool_ops.saturating_sub(state.ops.len() as u64)
     }
 
@@ -50,7 +50,7 @@ impl RunHands {
     }
 
     /// The tools the agent may ask for in an act, if it was given any.
-    pub(super) fn offer(&mut self, state: &State, left_ms: u64, ops_left: u64) -> Done<Option<Offer>> {
+    pub(super) fn offer(&mut self, state: &State, left_ms: u64) -> Done<Option<Offer>> {
         if !self.tools()?.0 {
             return Ok(None);
         }
@@ -65,7 +65,7 @@ impl RunHands {
             Ground::Copy { copy, .. } => Some(copy.clone()),
             _ => None,
         };
-        let book = Book::new(ops_left, self.heard.clone(), copy);
+        let book = Book::new(self.ops_left(state), self.heard.clone(), copy);
         let setting = match self.repeats {
             Some(_) => None,
             None => Some(self.setting(ground, left_ms)?),
