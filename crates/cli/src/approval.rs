@@ -21,6 +21,9 @@ pub(crate) const MINUTES: i64 = 60;
 /// Nobody agrees to something by a slip of the finger.
 const ID_CHARACTERS_MIN: usize = 8;
 
+/// A call of which more would have to be shown is shown by its beginning.
+const SHOWN_BYTES_MAX: usize = 4 << 10;
+
 const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
 
 /// What somebody wants to do.
@@ -84,6 +87,10 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
     let binding = request.binding()?;
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
     // First of all: what is decided meanwhile is then found where it went.
+    // What nobody answered in time is not asked any more.
+    for (path, _) in all(home, "pending")?.iter().filter(|(_, value)| is_past(value, now)) {
+        let _ = fs::remove_file(path);
+    }
     let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
     for (path, value) in all(home, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
         let id = value["id"].as_str().unwrap_or_default().to_owned();
@@ -122,6 +129,11 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
 
 /// What is kept is without secrets.
 fn redacted(value: &Value) -> Value {
+    let length = value.to_string().len();
+    if length > SHOWN_BYTES_MAX {
+        let beginning: String = value.to_string().chars().take(1_000).collect();
+        return json!({"beginning": redacted(&Value::String(beginning)), "bytes": length});
+    }
     let (text, _) = Redactor::default().redact(value.to_string().as_bytes());
     serde_json::from_slice(&text).unwrap_or(Value::Null)
 }

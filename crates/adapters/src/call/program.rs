@@ -138,8 +138,7 @@ fn called(cli: &Cli, tool: &Entry, operation: Option<&str>, params: &Map<String,
     let scope = &tool.scope;
     let mut stripped = Vec::new();
     call.environment.retain(|name, _| {
-        let is_listed = scope.environment.is_empty() || scope.environment.contains(name);
-        let stays = scope.scoped.contains(name) || (is_listed && !is_dangerous(name));
+        let stays = scope.scoped.contains(name) || (scope.environment.contains(name) && !is_dangerous(name));
         if !stays {
             stripped.push(name.clone());
         }

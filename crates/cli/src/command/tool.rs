@@ -460,7 +460,7 @@ pub(crate) fn item_at(shelf: &Shelf, kind: Kind, item: &Item, level: Level) -> R
 }
 
 /// What an MCP server says of the tools behind an adapter's operations.
-pub(crate) fn add_tools(shown: &mut Value, setting: &Setting, id: &str) -> Result<(), Failure> {
+fn add_tools(shown: &mut Value, setting: &Setting, id: &str) -> Result<(), Failure> {
     let found = setting.shelf.adapter(id)?;
     match setting.schemas_of(&found) {
         None => {}

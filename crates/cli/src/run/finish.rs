@@ -69,6 +69,27 @@ impl RunFolder {
         self.write(&format!("answers-{digest}.json"), bytes)
     }
 
+    /// Where calls of tools are noted before they are made, until the act is over.
+    pub(super) fn intents(&self) -> PathBuf {
+        self.path("calls")
+    }
+
+    /// Calls of acts that never came to their end, because whoever had the run died: they were made all the same.
+    pub(super) fn lost_calls(&self) -> Done<u64> {
+        let (intents, lost) = (self.intents(), self.path("calls-lost"));
+        if let Ok(noted) = fs::read(&intents) {
+            let earlier = fs::read(&lost).unwrap_or_default();
+            self.write("calls-lost", &[earlier, noted].concat())?;
+            fs::remove_file(&intents).map_err(|e| unwritable(&intents, &e))?;
+        }
+        Ok(fs::read(&lost).unwrap_or_default().iter().filter(|b| **b == b'\n').count() as u64)
+    }
+
+    /// The calls of an act are with its event from now on.
+    pub(super) fn settle_calls(&self) {
+        let _ = fs::remove_file(self.intents());
+    }
+
     pub(super) fn answers(&self, digest: &str) -> Option<Vec<u8>> {
         let name = format!("answers-{digest}.json");
         fs::read(self.path(&name)).ok().or_else(|| {

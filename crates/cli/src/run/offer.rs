@@ -65,7 +65,14 @@ impl RunHands {
             Ground::Copy { copy, .. } => Some(copy.clone()),
             _ => None,
         };
-        let book = Book::new(self.ops_left(state), self.heard.clone(), copy);
+        let (ops_left, intents) = match self.repeats {
+            Some(_) => (self.ops_left(state), None),
+            None => {
+                let lost = self.folder.lost_calls()?;
+                (self.ops_left(state).saturating_sub(lost), Some(self.folder.intents()))
+            }
+        };
+        let book = Book::new(ops_left, self.heard.clone(), copy, intents);
         let setting = match self.repeats {
             Some(_) => None,
             None => Some(self.setting(ground, left_ms)?),
@@ -113,6 +120,9 @@ impl RunHands {
         let text = Value::Array(heard.answers).to_string();
         let digest = Digest::blake3(text.as_bytes()).to_hex();
         self.folder.keep_answers(&digest, text.as_bytes())?;
+        if self.repeats.is_none() {
+            self.folder.settle_calls();
+        }
         Ok(Taken { ops: heard.ops, is_exhausted: heard.is_exhausted, answers: Some(digest) })
     }
 

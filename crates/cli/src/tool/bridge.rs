@@ -2,8 +2,9 @@
 //! execution that is counted while it runs, kept, and answered from the recording when the run is repeated.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::call::{Ask, Setting};
 use super::change;
-use crate::command::tool::{add_tools, item_at};
+use crate::command::tool::item_at;
 use crate::failure::Failure;
 use crate::workspace::new_id;
 
@@ -38,6 +39,10 @@ pub(crate) struct Book {
     /// The workspace's copy, if tools may change it.
     copy: Option<PathBuf>,
     made: AtomicU64,
+    /// Of all answers so far.
+    bytes: AtomicUsize,
+    /// Where each call is noted before it is made: whoever dies in the middle has made it all the same.
+    intents: Option<PathBuf>,
     heard: Mutex<Inside>,
     /// Called when more was asked for than may be.
     exhausted: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -65,6 +70,9 @@ struct Inside {
     look_bytes: usize,
 }
 
+/// Answers that are kept of one act, in bytes of JSON; an agent that asks for more has asked for too much.
+const ANSWERS_BYTES_MAX: usize = 64 << 20;
+
 /// Recorded answers with their places, each used once. Those of one act end with `OVER`.
 pub(crate) type Answers = Arc<Mutex<Vec<(usize, Value)>>>;
 
@@ -84,9 +92,25 @@ pub(crate) fn over() -> Value {
 }
 
 impl Book {
-    pub(crate) fn new(ops_left: u64, recorded: Option<Answers>, copy: Option<PathBuf>) -> Self {
+    pub(crate) fn new(
+        ops_left: u64,
+        recorded: Option<Answers>,
+        copy: Option<PathBuf>,
+        intents: Option<PathBuf>,
+    ) -> Self {
         let (made, heard, exhausted) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
-        Self { ops_left, recorded, copy, made, heard, exhausted }
+        Self { ops_left, recorded, copy, made, bytes: AtomicUsize::new(0), intents, heard, exhausted }
+    }
+
+    /// Notes a call that is about to be made. What cannot be noted is not made.
+    fn intend(&self) -> Result<(), Failure> {
+        let Some(path) = &self.intents else { return Ok(()) };
+        let note = || -> std::io::Result<()> {
+            let mut file = std::fs::File::options().append(true).create(true).open(path)?;
+            file.write_all(b"call\n")?;
+            file.sync_data()
+        };
+        note().map_err(|e| Failure::new(error::FILE, format!("a call cannot be noted: {e}")))
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
@@ -171,6 +195,10 @@ impl Book {
     }
 
     fn note(&self, place: usize, answer: &Value) {
+        let bytes = answer.to_string().len();
+        if self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes > ANSWERS_BYTES_MAX && self.recorded.is_none() {
+            drop(self.exhaust());
+        }
         let mut inside = self.inside();
         inside.heard.answers.push(answer.clone());
         inside.heard.ops.push(op_of(answer));
@@ -268,7 +296,10 @@ impl Desk {
         }
         let mut shown = item_at(&setting.shelf, kind, &item, level)?;
         if kind == Kind::Adapter && level >= Level::L2 {
-            add_tools(&mut shown, setting, &item.id)?;
+            // Whoever only looks starts nothing: what is known already is shown.
+            if let Some(tools) = setting.schemas_known(&setting.shelf.adapter(&item.id)?) {
+                shown["tools"] = tools;
+            }
         }
         Ok(shown)
     }
@@ -308,6 +339,7 @@ impl Desk {
         if book.made.fetch_add(1, Ordering::SeqCst) >= book.ops_left {
             return Err(book.exhaust());
         }
+        book.intend()?;
         let found = self.find(ask, gone);
         let mut answer = answer_of(&input, &found);
         if gone.load(Ordering::SeqCst) || self.setting.as_ref().is_some_and(|setting| setting.stops.is_stopped()) {

@@ -14,7 +14,7 @@ use actum_contract::tool::{
     Adapter, DataAccess, Entry, Interface, Narrowed, Transform, TransformKind, check_chain, narrow,
 };
 use actum_ledger::registry::{Kind, Status};
-use actum_sandbox::Spawner;
+use actum_sandbox::{Spawner, open_beneath, path_of};
 use serde_json::{Map, Value, json};
 
 use super::cache::{self, Kept, Results};
@@ -23,7 +23,7 @@ use super::register::misfit;
 use super::secret;
 use super::shelf::{Found, Shelf};
 use super::speak::Speaker;
-use super::tell::{clean, refused, remembered, told, unfit};
+use super::tell::{clean, refused, remembered, told, unfit, without_secrets};
 use crate::approval;
 use crate::capture::Evidence;
 use crate::config::SandboxConfig;
@@ -134,10 +134,12 @@ impl Setting {
             if !tool.item.approved || tool.item.status == Status::Blocked {
                 return Err(format!("{} may not be called", tool.item.id));
             }
-            let key = cache::key(&json!([tool.item.hash, found.item.hash])).unwrap_or_default();
-            let kept = Kept::schemas(&self.home);
-            if let Some(known) = kept.get(&key) {
+            if let Some(known) = self.schemas_known(found) {
                 return Ok(known);
+            }
+            // To look is not to call: nobody has agreed to anything yet.
+            if tool.is.scope.elevated || tool.is.scope.open || tool.is.first_use {
+                return Err("its server is started by a call only, which a person has to agree to".into());
             }
             let narrowed = self.within(narrow(&tool.is, &self.granted, &found.is.override_, false));
             let link = Link { adapter: &found.is, sandbox: narrowed.sandbox };
@@ -148,10 +150,17 @@ impl Setting {
             let all = speaker.list(&link, &tool.is, mcp, &secrets)?;
             let is_mapped = |one: &Value| mcp.tools.values().any(|name| one["name"] == name.as_str());
             let tools: Value = all.into_iter().filter(is_mapped).collect();
-            kept.put(&key, &tools);
+            let tools = without_secrets(&tools, &Redactor::new(secrets.values().map(String::as_str)));
+            Kept::schemas(&self.home).put(&schema_key(&tool.item.hash, &found.item.hash), &tools);
             Ok(tools)
         };
         Some(ask())
+    }
+
+    /// What is known already of the tools behind an MCP adapter.
+    pub(crate) fn schemas_known(&self, found: &Found<Adapter>) -> Option<Value> {
+        let tool = self.shelf.item(Kind::Tool, &found.is.tool_id).ok()?;
+        Kept::schemas(&self.home).get(&schema_key(&tool.hash, &found.item.hash))
     }
 
     /// The programs a tool may run, as they are on this machine.
@@ -261,11 +270,22 @@ impl Setting {
         Ok(called)
     }
 
+    /// Where a tool works. One that knows secrets or reaches somebody is not let loose on what an agent has made of the
+    /// workspace: a script in it would know them too. It sees the workspace itself.
+    fn ground_of(&self, tool: &Entry) -> Ground {
+        let scope = &tool.scope;
+        let is_trusted = !tool.secrets.is_empty() || scope.network || scope.elevated || scope.open;
+        match (&self.ground, is_trusted && scope.data_access != DataAccess::Write) {
+            (Ground::Copy { at, .. } | Ground::Layers { at, .. }, true) => Ground::Folder(at.clone()),
+            (ground, _) => ground.clone(),
+        }
+    }
+
     fn cells(&self, tool: &Entry, keep: Option<&Path>) -> ToolCells {
         ToolCells {
             spawner: Arc::clone(&self.spawner),
             config: self.config.clone(),
-            ground: self.ground.clone(),
+            ground: self.ground_of(tool),
             tool: tool.clone(),
             stops: Arc::clone(&self.stops),
             programs: Arc::clone(&self.programs),
@@ -432,7 +452,12 @@ impl Setting {
     /// Files a tool can read, as they are now.
     fn files(&self, tool: &Entry) -> Option<(String, bool)> {
         let roots = match &self.ground {
-            Ground::Folder(at) => vec![at.clone()],
+            // As a cell is given them: what a link leads to, not the link.
+            Ground::Folder(at) => {
+                let real = |path: &String| open_beneath(at, &at.join(path)).and_then(|file| path_of(&file)).ok();
+                let real: Vec<PathBuf> = tool.scope.filesystem.iter().filter_map(real).collect();
+                return cache::state_of(&real);
+            }
             Ground::Copy { copy, .. } => vec![copy.clone()],
             Ground::Layers { upper, lower, .. } => vec![upper.clone(), lower.clone()],
         };
@@ -524,6 +549,10 @@ impl Setting {
     }
 }
 
+fn schema_key(tool: &str, adapter: &str) -> String {
+    cache::key(&json!([tool, adapter])).unwrap_or_default()
+}
+
 /// Whether the parameters are what the tool says about its operation, whatever the adapter makes of them.
 fn fits_schema(chosen: &Chosen, ask: &Ask) -> Result<(), Problem> {
     let Some(schema) = schema_of(&chosen.tool.is, chosen.operation.as_deref()) else { return Ok(()) };
@@ -548,6 +577,18 @@ pub(crate) fn schema_of<'e>(tool: &'e Entry, operation: Option<&str>) -> Option<
 fn operation_of(adapter: &Adapter, tool: &Entry, wanted: Option<&str>) -> Result<Option<String>, String> {
     let known = adapter.interface.operations();
     let list = || if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    // Where the tool says what it can be asked for, nothing else is asked of it.
+    let named: Vec<&str> = tool.operations.keys().map(String::as_str).collect();
+    match wanted {
+        Some(wanted) if !named.is_empty() && !named.contains(&wanted) => {
+            return Err(format!("{} has no operation {wanted:?}; it has {}", tool.tool_id, named.join(", ")));
+        }
+        None if named.len() == 1 && (known.is_empty() || known.contains(&named[0])) => {
+            return operation_of(adapter, tool, Some(named[0]));
+        }
+        None if named.len() > 1 && known.is_empty() => return Err(format!("name an operation: {}", named.join(", "))),
+        _ => {}
+    }
     if let Interface::Cli(cli) = &adapter.interface {
         let commands = &tool.scope.commands;
         let runs = commands.contains(&cli.executable);

@@ -160,7 +160,7 @@ impl ToolCells {
         let may_write =
             self.tool.scope.data_access == DataAccess::Write && !matches!(self.ground, Ground::Layers { .. });
         let access = if may_write { Access::Write } else { Access::Read };
-        let (mut paths, mut write) = (Vec::new(), Vec::new());
+        let (mut paths, mut read, mut write) = (Vec::new(), Vec::new(), Vec::new());
         if self.tool.scope.data_access != DataAccess::None {
             for name in &self.tool.scope.filesystem {
                 let path = match &self.ground {
@@ -189,11 +189,12 @@ impl ToolCells {
                 (_, false) => FilesystemLevel::Minimal,
             };
         } else {
-            // Written to as they are, they are protected like every folder that may be written to.
-            let (direct, shown): (Vec<PathBuf>, Vec<PathBuf>) =
-                paths.into_iter().partition(|_| may_write && matches!(self.ground, Ground::Folder(_)));
-            write = direct;
-            stage = shown.iter().filter_map(|path| self.ground.grant(path, access)).collect();
+            match (&self.ground, may_write) {
+                // As they are, what has to be hidden in them is hidden, and protected where they may be written to.
+                (Ground::Folder(_), true) => write = paths,
+                (Ground::Folder(_), false) => read = paths,
+                _ => stage = paths.iter().filter_map(|path| self.ground.grant(path, access)).collect(),
+            }
             if sandbox.filesystem.level != FilesystemLevel::Elevated {
                 sandbox.filesystem.level = FilesystemLevel::Minimal;
             }
@@ -204,7 +205,7 @@ impl ToolCells {
             folder,
             root,
             sandbox: &sandbox,
-            read: Vec::new(),
+            read,
             write,
             deny: Vec::new(),
             outputs: Vec::new(),
@@ -237,6 +238,15 @@ impl ToolCells {
             (Err(_), None) => return Ok(()),
             (Err(e), Some(_)) => return Err(refuse(format!("{name} cannot be looked into: {e}"))),
         };
+        // What lies in a copy of the workspace is another file there, and the agent's own.
+        if !matches!(self.ground, Ground::Folder(_)) && place.starts_with(self.ground.at()) {
+            return match wanted {
+                None => Ok(()),
+                Some(_) => {
+                    Err(refuse(format!("{} lies in the workspace, where the agent could change it", place.display())))
+                }
+            };
+        }
         let Some((identity, blake3, sha256)) = self.digests(&file, matches!(wanted, Some(Checksum::Sha256(_)))) else {
             return Err(refuse(format!("{} cannot be read", place.display())));
         };

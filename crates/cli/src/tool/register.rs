@@ -9,7 +9,7 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{Flaw, Verdict, allows};
 use actum_contract::tool::{
-    Adapter, Auth, Entry, Interface, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
+    Adapter, Auth, Entry, Interface, Language, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
 };
 use actum_ledger::registry::{Action, BODY_BYTES_MAX, Change, Item, Kind, Status};
 use serde_json::{Value, json};
@@ -262,7 +262,18 @@ pub(crate) fn misfit(adapter: &Adapter, tool: &Entry) -> Option<Misfit> {
         }
         Interface::Api(api) => reach(&api.base_url, tool)
             .map(|why| ("base_url", why, "name the host in `scope.endpoints`, with `network: on`")),
-        Interface::Sdk(_) => None,
+        Interface::Sdk(sdk) => {
+            let program = match sdk.language {
+                Language::Python => "python3",
+                Language::Node => "node",
+                Language::Go => "go",
+                Language::Rust => "cargo",
+            };
+            (!scope.commands.iter().any(|command| command == program)).then(|| {
+                let why = format!("{} may not run {program}", tool.tool_id);
+                ("language", why, "name it in `scope.commands` of the tool")
+            })
+        }
         Interface::Mcp(mcp) => match (tool.servers.get(&mcp.server), mcp.transport) {
             (Some(Server::Command(_)), Transport::Stdio) => None,
             (Some(Server::Url(url)), Transport::Http) => {
@@ -328,28 +339,46 @@ fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Opti
         reused(shelf, read, item, &hash)?;
     }
     let mut change = draft(shelf, read, before.as_ref(), hash, by);
-    if let (Some(item), Is::Tool(entry)) = (in_force, &read.is) {
-        let was = shelf.tool(&item.id)?.is;
-        let mut widened = entry.scope.widens(&was.scope);
-        let new_secret = |name: &&String| !was.secrets.contains_key(*name);
-        widened.extend(entry.secrets.keys().filter(new_secret).map(|name| format!("secret {name}")));
-        if entry.scope != was.scope || !widened.is_empty() {
+    // Also compared with what was removed: to take something away and bring it back is no way around anybody.
+    let known = before.as_ref().map(|item| shelf.body(read.kind(), item)).transpose()?;
+    let was = known.and_then(|body| Entry::read(&body).ok());
+    if let (Some(item), Some(was), Is::Tool(entry)) = (&before, was, &read.is) {
+        let widened = widened(entry, &was);
+        if in_force.is_none() {
+            // It is added again.
+        } else if entry.scope != was.scope || !widened.is_empty() {
             change.action = Action::Scope;
         }
         if !widened.is_empty() {
             let agreed = json!({"id": change.item, "version": change.version, "hash": change.hash, "from": item.hash});
-            let wants = widened.iter().map(|what| format!("scope {what}")).collect();
+            let wants = widened.clone();
             let shown = json!({"change": "scope", "version": change.version, "wider": widened});
             let request = Request { tool: change.item.clone(), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
             change.approval = Some(approval::take(&project.folder()?, &request)?);
             change.approved = true;
         }
-        // What somebody has put out of use stays so, whatever the file says.
-        if item.status == Status::Blocked {
-            change.status = Status::Blocked;
-        }
+    }
+    // What somebody has put out of use stays so, whatever the file says.
+    if in_force.is_some_and(|item| item.status == Status::Blocked) {
+        change.status = Status::Blocked;
     }
     Ok(Some(change))
+}
+
+/// In what a tool may do more than before, or is watched less.
+fn widened(now: &Entry, was: &Entry) -> Vec<String> {
+    let mut found: Vec<String> = now.scope.widens(&was.scope).into_iter().map(|what| format!("scope {what}")).collect();
+    let other_secret = |(name, reference): &(&String, &String)| was.secrets.get(*name) != Some(*reference);
+    found.extend(now.secrets.iter().filter(other_secret).map(|(name, reference)| format!("secret {name} {reference}")));
+    let other_server = |(name, server): &(&String, &Server)| was.servers.get(*name) != Some(*server);
+    found.extend(now.servers.iter().filter(other_server).map(|(name, _)| format!("server {name}")));
+    if was.provenance.checksum.is_some() && now.provenance.checksum.is_none() {
+        found.push("no checksum".into());
+    }
+    if was.first_use && !now.first_use {
+        found.push("first use without a person".into());
+    }
+    found
 }
 
 /// A version that was in force before may come back as it was, and not as something else; not even after a removal.

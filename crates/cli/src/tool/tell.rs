@@ -208,6 +208,11 @@ pub(super) fn clean(mut outcome: Outcome, redactor: &Redactor) -> Outcome {
     outcome
 }
 
+/// A value without what must not be seen.
+pub(super) fn without_secrets(value: &Value, redactor: &Redactor) -> Value {
+    without(value, &|text| String::from_utf8_lossy(&redactor.redact_values(text.as_bytes()).0).into_owned())
+}
+
 /// A value with its texts changed; a number that has to be changed becomes text.
 fn without(value: &Value, text: &dyn Fn(&str) -> String) -> Value {
     match value {

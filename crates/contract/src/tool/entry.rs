@@ -207,10 +207,11 @@ fn scope(part: &mut Part<'_>) -> Scope {
         .into_iter()
         .map(|path| if path == "repo root" { ".".to_owned() } else { path })
         .collect();
-    let is_outside =
-        |path: &&String| path.starts_with('/') || path.split('/').any(|name| name == "..") || path.is_empty();
+    let is_outside = |path: &&String| {
+        path.starts_with('/') || path.split('/').any(|name| name == ".." || name == ".actum") || path.is_empty()
+    };
     for path in filesystem.iter().filter(is_outside) {
-        part.bad("filesystem", &json!(path), "paths of the project, without `..` or a `/` before them");
+        part.bad("filesystem", &json!(path), "paths of the project, without `..`, `.actum` or a `/` before them");
     }
     let arguments = part.text("arguments");
     if arguments.as_deref().is_some_and(|word| word != "plain" && word != "any") {
