@@ -252,7 +252,11 @@ pub(crate) fn misfit(adapter: &Adapter, tool: &Entry) -> Option<Misfit> {
         }
         Interface::Api(api) => reach(&api.base_url, tool)
             .map(|why| ("base_url", why, "name the host in `scope.endpoints`, with `network: on`")),
-        Interface::Sdk(_) => None,
+        // A function of a package can run anything its interpreter can.
+        Interface::Sdk(sdk) => (!scope.commands.iter().any(|known| known == sdk.language.program())).then(|| {
+            let why = format!("{} may not run {:?}", tool.tool_id, sdk.language.program());
+            ("language", why, "name it in `scope.commands` of the tool")
+        }),
         Interface::Mcp(mcp) => match (tool.servers.get(&mcp.server), mcp.transport) {
             (Some(Server::Command(_)), Transport::Stdio) => None,
             (Some(Server::Url(url)), Transport::Http) => {
