@@ -254,13 +254,14 @@ fn failed(sdk: &Sdk, error: &Value, attempt: &mut Attempt) {
 }
 
 fn unavailable(sdk: &Sdk, attempt: &mut Attempt) {
-    let (program, what) = match sdk.language {
-        Language::Python => ("python3", "run functions of Python"),
-        Language::Node => ("node", "run functions of JavaScript"),
-        Language::Go => ("go", "build functions of Go"),
-        Language::Rust => ("cargo", "build functions of Rust"),
+    let what = match sdk.language {
+        Language::Python => "run functions of Python",
+        Language::Node => "run functions of JavaScript",
+        Language::Go => "build functions of Go",
+        Language::Rust => "build functions of Rust",
     };
     attempt.went = Went::Unavailable;
+    let program = sdk.language.program();
     let text = format!("{program} is not installed: it is needed in the cell to {what}");
     attempt.problem = Some(Problem::new(Stage::Call, text));
 }

@@ -9,7 +9,7 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{Flaw, Verdict, allows};
 use actum_contract::tool::{
-    Adapter, Auth, Entry, Interface, Language, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
+    Adapter, Auth, Entry, Interface, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
 };
 use actum_ledger::registry::{Action, BODY_BYTES_MAX, Change, Item, Kind, Status};
 use serde_json::{Value, json};
@@ -262,18 +262,11 @@ pub(crate) fn misfit(adapter: &Adapter, tool: &Entry) -> Option<Misfit> {
         }
         Interface::Api(api) => reach(&api.base_url, tool)
             .map(|why| ("base_url", why, "name the host in `scope.endpoints`, with `network: on`")),
-        Interface::Sdk(sdk) => {
-            let program = match sdk.language {
-                Language::Python => "python3",
-                Language::Node => "node",
-                Language::Go => "go",
-                Language::Rust => "cargo",
-            };
-            (!scope.commands.iter().any(|command| command == program)).then(|| {
-                let why = format!("{} may not run {program}", tool.tool_id);
-                ("language", why, "name it in `scope.commands` of the tool")
-            })
-        }
+        // A function of a package can run anything its interpreter can.
+        Interface::Sdk(sdk) => (!scope.commands.iter().any(|known| known == sdk.language.program())).then(|| {
+            let why = format!("{} may not run {:?}", tool.tool_id, sdk.language.program());
+            ("language", why, "name it in `scope.commands` of the tool")
+        }),
         Interface::Mcp(mcp) => match (tool.servers.get(&mcp.server), mcp.transport) {
             (Some(Server::Command(_)), Transport::Stdio) => None,
             (Some(Server::Url(url)), Transport::Http) => {

@@ -58,7 +58,7 @@ fn calling(actum: &Program, language: &str, package: &str, import: Option<&str>,
 }
 
 fn caller() -> Value {
-    tool(|tool| tool["scope"]["commands"] = json!(["python3", "node", "go", "cargo", "/bin/sh"]))
+    tool(|tool| tool["scope"]["commands"] = json!(["python3", "node", "go", "cargo"]))
 }
 
 fn good(actum: &Program, operation: &str, params: Value, expected: Value) -> Value {
@@ -90,6 +90,20 @@ fn functions_of_pythons_own_library_are_called() {
     let (told, result) = bad(&actum, "f", json!({}), 1);
     assert!(told.contains("the package no_such_package is not there"), "{told}");
     assert_eq!(result["status"], "unavailable");
+}
+
+#[test]
+fn who_may_not_run_the_language_calls_none_of_its_functions() {
+    let actum = actum();
+    let interface = json!({"language": "python", "package": "subprocess", "function_mapping": {"f": "getoutput"}});
+    let files = [
+        actum.file("tool.json", tool(|tool| tool["scope"]["commands"] = json!(["rg"])).to_string()),
+        actum.file("adapter.json", adapter("F", "sdk", interface, |_| {}).to_string()),
+    ]
+    .map(|file| file.display().to_string());
+    let ended = actum.run(&["tool", "add", &files[0], &files[1], "--json"]);
+    assert_eq!(ended.code, 2, "{}", ended.stdout);
+    assert!(ended.error()["message"].as_str().unwrap().contains("T may not run \"python3\""), "{}", ended.stderr);
 }
 
 #[test]

@@ -402,6 +402,16 @@ impl Language {
         }
     }
 
+    /// The program that runs or builds its functions: what a tool has to be allowed.
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Python => "python3",
+            Self::Node => "node",
+            Self::Go => "go",
+            Self::Rust => "cargo",
+        }
+    }
+
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|language| language.word() == word)
     }
