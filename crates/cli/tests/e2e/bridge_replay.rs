@@ -86,7 +86,7 @@ fn server(asked: usize) -> (u16, std::thread::JoinHandle<()>) {
 
 #[test]
 fn bridge_replay_needs_no_server() {
-    let (port, thread) = server(3);
+    let (port, thread) = server(4);
     let tool = json!({
         "tool_id": "API", "name": "api", "version": "1.0.0", "owner": "tests", "provenance": {"license": "MIT"},
         "scope": {"commands": ["get", "make"], "endpoints": [format!("127.0.0.1:{port}")], "network": "on"},
@@ -100,8 +100,8 @@ fn bridge_replay_needs_no_server() {
     let actum = with_tools(script, "", &[(tool, adapter)]);
     let run = good(&actum);
     thread.join().unwrap();
-    // What only asks is remembered; what does something is done each time.
-    for (name, n, cached) in [("get-1", 1, false), ("make-1", 2, false), ("get-2", 1, true), ("make-2", 3, false)] {
+    // What somebody else answers is asked for each time.
+    for (name, n, cached) in [("get-1", 1, false), ("make-1", 2, false), ("get-2", 3, false), ("make-2", 4, false)] {
         let answer = out_json(&actum, name);
         assert_eq!((&answer["output"]["data"]["n"], &answer["cached"]), (&json!(n), &json!(cached)), "{name}");
     }

@@ -252,10 +252,12 @@ fn a_secret_that_is_not_there_is_named_and_nobody_is_asked() {
     let ended = call_as(Who::Root, &actum, "get", &json!({}));
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(ended.stderr.contains("env:NOT_SET"), "{}", ended.stderr);
-    let actum = reaching(&[service.port], &json!({}), &[adapter]);
-    let (code, result) = call(&actum, "get", &json!({}));
-    assert_eq!(code, 1, "{result}");
-    assert!(result["error"]["message"].as_str().unwrap().contains("the secret token is missing"), "{result}");
+    // Without even a name for it the adapter is not taken.
+    let actum = reaching(&[service.port], &json!({}), &[]);
+    let file = actum.file("registry/bearer.json", adapter.to_string());
+    let ended = actum.run(&["adapter", "add", &file.display().to_string()]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("no secret `token`"), "{}", ended.stderr);
     assert!(service.seen().is_empty());
 }
 
