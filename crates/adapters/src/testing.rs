@@ -146,7 +146,8 @@ pub(crate) fn tool() -> Entry {
     let document = json!({
         "tool_id": "T", "name": "t", "version": "1.0.0", "owner": "me",
         "provenance": {"repo_url": "https://example.com/t", "commit_or_tag": "1", "license": "MIT"},
-        "scope": {"commands": ["x"], "data_access": "read", "network": "off", "filesystem": ["."]},
+        "scope": {"commands": ["x"], "data_access": "read", "network": "off", "filesystem": ["."],
+            "environment": ["LEVEL", "LD_PRELOAD"]},
     });
     Entry::read(&document).unwrap()
 }

@@ -330,6 +330,10 @@ impl Replay {
                 let what = word("what").unwrap_or_default();
                 let place = word("path")
                     .or_else(|| difference["call"].as_u64().map(|n| format!("call {n}")))
+                    .or_else(|| {
+                        let shown = |key: &str| difference[key].to_string().chars().take(200).collect::<String>();
+                        (what == "question").then(|| format!("{}, where it was {}", shown("actual"), shown("expected")))
+                    })
                     .unwrap_or_default();
                 let why = word("message").or_else(|| word("why")).map(|why| format!("\n  {why}")).unwrap_or_default();
                 format!(

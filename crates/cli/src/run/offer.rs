@@ -99,6 +99,8 @@ impl RunHands {
         // The agent's own time is over first, and that is what is told; then its calls end with it.
         setting.until = Some(Instant::now() + Duration::from_millis(left_ms) + BEHIND);
         setting.waits = true;
+        let folder = self.folder.clone();
+        setting.tell = Some(Box::new(move |text| folder.note(text)));
         Ok(setting)
     }
 

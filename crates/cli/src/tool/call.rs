@@ -39,6 +39,9 @@ pub(crate) struct Ask {
     pub params: Map<String, Value>,
 }
 
+/// Hears a sentence.
+pub(crate) type Tell = Box<dyn Fn(&str) + Send + Sync>;
+
 /// What all calls of a session share.
 pub(crate) struct Setting {
     pub shelf: Shelf,
@@ -61,6 +64,8 @@ pub(crate) struct Setting {
     pub waits: bool,
     /// When whoever calls has to be done.
     pub until: Option<Instant>,
+    /// Hears what a person should know while a call waits.
+    pub tell: Option<Tell>,
 }
 
 impl std::fmt::Debug for Setting {
@@ -122,6 +127,7 @@ impl Setting {
             tools: None,
             waits: false,
             until: None,
+            tell: None,
         })
     }
 
@@ -528,6 +534,7 @@ impl Setting {
         let shown = json!({"adapter": chosen.chain[0].item.id, "operation": chosen.operation, "params": ask.params});
         let request =
             approval::Request { tool: tool.tool_id.clone(), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
+        let mut is_told = false;
         let id = loop {
             match approval::take(&self.home, &request) {
                 Err(failure)
@@ -536,6 +543,11 @@ impl Setting {
                         && !stop()
                         && !self.stops.is_stopped() =>
                 {
+                    if let Some(tell) = self.tell.as_ref().filter(|_| !is_told) {
+                        let id = failure.details["approval_id"].as_str().unwrap_or_default();
+                        tell(&format!("── {}: `actum approve {id}`, or `actum deny {id}`", failure.message));
+                    }
+                    is_told = true;
                     std::thread::sleep(LOOK_EVERY);
                 }
                 answer => break answer?,

@@ -10,8 +10,9 @@ use actum_contract::execution::Sandbox;
 use actum_contract::tool::{Entry, Interface, Mcp, Server, Went};
 use serde_json::{Map, Value};
 
+use super::cache;
 use super::call::Setting;
-use super::cells::ToolCells;
+use super::cells::{Ground, ToolCells};
 
 /// Speaks to servers and packages for one call.
 pub(super) struct Speaker<'a> {
@@ -57,7 +58,13 @@ impl Speaker<'_> {
         // What the secrets are is told by their digest alone; how long one call may take is no part of a server.
         let secret = Digest::sha256(format!("{secrets:?}").as_bytes()).to_hex();
         let sandbox = Sandbox { timeout_ms: 0, ..link.sandbox.clone() };
-        let key = format!("{} {} {sandbox:?} {secret} {:?}", self.tool_hash, mcp.server, self.setting.ground);
+        // A view of an agent's changes is of the moment it was made: one that is out of date belongs to another server.
+        let seen = match &self.cells.ground {
+            Ground::Layers { upper, .. } => cache::state_of(std::slice::from_ref(upper)).map(|(state, _)| state),
+            _ => None,
+        };
+        let ground = &self.cells.ground;
+        let key = format!("{} {} {sandbox:?} {secret} {ground:?} {seen:?}", self.tool_hash, mcp.server);
         let headers = BTreeMap::new();
         let client_for = |url: &str| self.setting.http.client_for(&link.sandbox.network, url);
         let bearer = secrets.get("token").map(String::as_str);

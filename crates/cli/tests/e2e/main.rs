@@ -29,6 +29,7 @@ mod services_sdk;
 mod store;
 mod tamper;
 mod tools;
+mod tools_fence;
 mod tools_input;
 mod tools_program;
 mod tools_registry;
