@@ -25,8 +25,9 @@ use measure::{median, milliseconds, print, spread, verdict};
 const ADAPTERS: usize = 10_000;
 const LIST_ROUNDS: usize = 60;
 const CALLS: usize = 400;
-/// Files of the workspace that a remembered result depends on.
+/// Files of the workspace that a remembered result depends on, and how many are in a folder.
 const FILES: [usize; 2] = [100, 10_000];
+const FOLDER: usize = 20;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -147,7 +148,7 @@ fn cached() {
         let at = folder.path();
         fs::write(at.join("actum.toml"), "").expect("a file");
         for n in 0..files {
-            let path = at.join(format!("src/{}/{n}.txt", n % 100));
+            let path = at.join(format!("src/{}/{n}.txt", n / FOLDER));
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
             fs::write(path, format!("line {n}\n")).expect("a file");
         }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use actum_contract::canon;
-use actum_contract::digest::{Blake3, Digest};
+use actum_contract::digest::Digest;
 use serde_json::{Value, json};
 
 /// How long what servers say of their tools is believed, and what is known of programs.
@@ -82,43 +82,61 @@ pub(crate) fn key(parts: &Value) -> Option<String> {
 /// The state of files, told by what the file system says about them and not by reading them; and whether that can be
 /// believed, which it cannot if something was written just now.
 pub(crate) fn state_of(folders: &[PathBuf]) -> Option<(String, bool)> {
-    use std::os::unix::fs::MetadataExt as _;
-
-    let mut hash = Blake3::default();
-    let mut waiting: Vec<PathBuf> = folders.to_vec();
-    waiting.sort();
-    let mut seen = 0_usize;
-    let mut newest = (0, 0);
-    while let Some(path) = waiting.pop() {
-        seen += 1;
-        let found = std::fs::symlink_metadata(&path).ok();
-        hash.update(path.as_os_str().as_encoded_bytes());
-        if let Some(found) = found {
-            let changed = (found.ctime(), found.ctime_nsec());
-            newest = newest.max(changed);
-            let numbers = [found.dev(), found.ino(), found.len(), u64::from(found.mode())];
-            numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
-            [found.mtime(), found.mtime_nsec(), changed.0, changed.1]
-                .iter()
-                .for_each(|n| hash.update(&n.to_le_bytes()));
-            if found.is_dir() {
-                let mut names: Vec<PathBuf> = std::fs::read_dir(&path)
-                    .ok()?
-                    .flatten()
-                    .filter(|e| e.file_name() != ".actum")
-                    .map(|e| e.path())
-                    .collect();
-                names.sort();
-                waiting.extend(names);
+    let mut seen = Seen { text: Vec::new(), newest: (0, 0), count: 0 };
+    for top in folders {
+        let found = std::fs::symlink_metadata(top).ok();
+        seen.add(top.as_os_str().as_encoded_bytes(), found.as_ref());
+        let mut waiting = if found.is_some_and(|found| found.is_dir()) { vec![top.clone()] } else { Vec::new() };
+        while let Some(folder) = waiting.pop() {
+            // By their names, so that the same files are the same state; each is asked about within its open folder.
+            let mut entries: Vec<_> = std::fs::read_dir(&folder).ok()?.flatten().collect();
+            entries.sort_unstable_by_key(std::fs::DirEntry::file_name);
+            for entry in entries {
+                let name = entry.file_name();
+                if name == ".actum" {
+                    continue;
+                }
+                let found = entry.metadata().ok();
+                seen.add(name.as_encoded_bytes(), found.as_ref());
+                if found.is_some_and(|found| found.is_dir()) {
+                    waiting.push(entry.path());
+                }
             }
-        }
-        if seen > FILES_MAX {
-            return None;
+            if seen.count > FILES_MAX {
+                return None;
+            }
+            seen.text.push(b'/');
         }
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    let newest = Duration::new(u64::try_from(newest.0).ok()?, u32::try_from(newest.1).ok()?);
-    Some((hash.finish().to_hex(), newest + TICK < now))
+    let newest = Duration::new(u64::try_from(seen.newest.0).ok()?, u32::try_from(seen.newest.1).ok()?);
+    Some((Digest::blake3(&seen.text).to_hex(), newest + TICK < now))
+}
+
+/// What was seen of files so far.
+struct Seen {
+    text: Vec<u8>,
+    newest: (i64, i64),
+    count: usize,
+}
+
+impl Seen {
+    fn add(&mut self, name: &[u8], found: Option<&std::fs::Metadata>) {
+        use std::os::unix::fs::MetadataExt as _;
+
+        self.count += 1;
+        self.text.extend_from_slice(name);
+        self.text.push(0);
+        let Some(found) = found else { return };
+        let changed = (found.ctime(), found.ctime_nsec());
+        self.newest = self.newest.max(changed);
+        for number in [found.dev(), found.ino(), found.len(), u64::from(found.mode())] {
+            self.text.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [found.mtime(), found.mtime_nsec(), changed.0, changed.1] {
+            self.text.extend_from_slice(&number.to_le_bytes());
+        }
+    }
 }
 
 /// Something found out about a server or a program, kept in a file.
