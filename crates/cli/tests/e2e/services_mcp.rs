@@ -446,3 +446,39 @@ fn the_examples_come_to_their_golden_outputs() {
     assert_eq!(ended.code, 1, "{}", ended.stdout);
     assert!(ended.stdout.contains("differs ADP-003/read: output[0].text differs"), "{}", ended.stdout);
 }
+
+/// What the conformance tool starts as its client: it names the server's address last.
+const OUR_CLIENT: &str = r#"#!/bin/sh
+for word in "$@"; do url=$word; done
+place=$(echo "$url" | sed 's|http://||; s|/.*||')
+folder=$(mktemp -d) && cd "$folder" && mkdir tools
+printf '[sandbox]\nhosts = { localhost = "127.0.0.1" }\n' > actum.toml
+cat > tools/tool.json <<X
+{"tool_id": "T", "name": "t", "version": "1.0.0", "owner": "tests", "provenance": {"license": "MIT"},
+ "scope": {"network": "on", "endpoints": ["$place"]}, "servers": {"s": {"url": "$url"}},
+ "approval": {"approver": "tests", "date": "2026-01-16"}}
+X
+cat > tools/adapter.json <<X
+{"adapter_id": "A", "name": "a", "version": "1.0.0", "tool_id": "T", "type": "mcp",
+ "interface": {"mcp": {"server": "s", "transport": "http", "tool_mapping": {"add": "add_numbers"}}}}
+X
+"$ACTUM" tool add >&2 && "$ACTUM" tool call T add --params-json '{"a": 5, "b": 3}' >&2
+rm -rf "$folder"
+exit 0
+"#;
+
+#[test]
+fn the_conformance_tool_is_content_with_us_as_a_client() {
+    let actum = actum();
+    let client = actum.file("client.sh", OUR_CLIENT);
+    let servers = Servers::find();
+    for scenario in ["initialize", "tools_call"] {
+        let mut tool = servers.node();
+        tool.arg(servers.folder().join("node_modules/@modelcontextprotocol/conformance/dist/index.js"));
+        tool.args(["client", "--scenario", scenario, "--command", &format!("sh {}", client.display())]);
+        tool.env("ACTUM", env!("CARGO_BIN_EXE_actum")).current_dir(actum.folder()).stdin(Stdio::null());
+        let output = tool.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("Passed: 1/1, 0 failed"), "{scenario}: {said}");
+    }
+}
