@@ -13,8 +13,8 @@ pub mod retry;
 pub mod sdk;
 pub mod transform;
 
-pub use api::{Ask, BadHttp, Http};
-pub use call::{Hands, Link, McpCall, Outcome, Request, SdkCall, call};
+pub use api::{BadHttp, Http};
+pub use call::{Ask, Hands, Link, Others, Outcome, Request, call};
 pub use cells::{Cells, Job, NotRun, Ran, Session};
 pub use mcp::Servers;
 pub use result::{Attempt, Problem, Stage};

@@ -202,20 +202,8 @@ impl Servers {
         stop: &dyn Fn() -> bool,
     ) -> Attempt {
         let begun = Instant::now();
-        let mut attempt = Attempt {
-            adapter_id: link.adapter_id.to_owned(),
-            went: Went::Well,
-            output: Value::Null,
-            stdout: String::new(),
-            stderr: String::new(),
-            is_cut: false,
-            code: None,
-            duration_ms: 0,
-            retry_after_ms: None,
-            problem: None,
-            evidence: json!({"transport": transport_word(link.mcp.transport)}),
-            end: None,
-        };
+        let mut attempt = Attempt::new(link.adapter_id, Went::Well);
+        attempt.evidence = json!({"transport": transport_word(link.mcp.transport)});
         if let Err(failed) = self.call(cells, link, operation, params, Patience::new(deadline, stop), &mut attempt) {
             attempt.went = failed.went;
             attempt.problem = Some(failed.problem);

@@ -35,20 +35,7 @@ pub fn attempt(
     params: &Map<String, Value>,
     job: Job,
 ) -> Attempt {
-    let mut attempt = Attempt {
-        adapter_id: adapter_id.to_owned(),
-        went: Went::Wrong(None),
-        output: Value::Null,
-        stdout: String::new(),
-        stderr: String::new(),
-        is_cut: false,
-        code: None,
-        duration_ms: 0,
-        retry_after_ms: None,
-        problem: None,
-        evidence: Value::Null,
-        end: None,
-    };
+    let mut attempt = Attempt::new(adapter_id, Went::Wrong(None));
     let job = match prepared(sdk, operation, params, job) {
         Ok(job) => job,
         Err(problem) => {

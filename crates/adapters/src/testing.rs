@@ -11,7 +11,7 @@ use actum_contract::execution::{End, Host, Network, NetworkLevel, Sandbox};
 use actum_contract::tool::{Adapter, Entry};
 use serde_json::{Map, Value, json};
 
-use crate::call::{Link, McpCall, SdkCall};
+use crate::call::{Ask, Others};
 use crate::cells::{Cells, Job, Ran, Session};
 use crate::result::{Attempt, Problem, Stage};
 
@@ -205,35 +205,9 @@ impl Cells for FakeCells {
 #[derive(Debug)]
 pub(crate) struct Nobody;
 
-fn nobody(link: &Link<'_>) -> Attempt {
-    let problem = Problem::new(Stage::Call, "there is nobody");
-    Attempt::failed(&link.adapter.adapter_id, actum_contract::tool::Went::Unavailable, problem)
-}
-
-impl McpCall for Nobody {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        _: &Entry,
-        _: Option<&str>,
-        _: &Map<String, Value>,
-        _: &BTreeMap<String, String>,
-        _: Instant,
-    ) -> Attempt {
-        nobody(link)
-    }
-}
-
-impl SdkCall for Nobody {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        _: &Entry,
-        _: Option<&str>,
-        _: &Map<String, Value>,
-        _: &BTreeMap<String, String>,
-        _: Instant,
-    ) -> Attempt {
-        nobody(link)
+impl Others for Nobody {
+    fn attempt(&self, ask: &Ask<'_>) -> Attempt {
+        let problem = Problem::new(Stage::Call, "there is nobody");
+        Attempt::failed(&ask.link.adapter.adapter_id, actum_contract::tool::Went::Unavailable, problem)
     }
 }

@@ -117,9 +117,9 @@ pub struct Plan {
     pub answers: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<ToolOp>,
-    /// Whether it asked for more operations than there were.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_out_of_ops: bool,
+    /// How it asked its tools for more than it may, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exhausted: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,8 +168,12 @@ pub enum End {
         message: String,
     },
     TimedOut,
-    /// It wanted one tool operation too many.
-    OutOfOps,
+    /// It asked its tools for more than it may.
+    OutOfOps {
+        /// How, if it is not by the number of its operations.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -306,8 +306,8 @@ impl State {
         self.spent_ms += plan.took_ms;
         self.ops.extend(plan.ops.iter().cloned());
         self.answers.extend(plan.answers.clone());
-        if plan.is_out_of_ops {
-            return vec![self.out_of_ops()];
+        if let Some(why) = &plan.exhausted {
+            return vec![deny(code::ADMISSION_DENIED, why.clone())];
         }
         let outcome = match &plan.failed {
             Some(_) => Planned::Failed { in_time: plan.in_time },
@@ -331,11 +331,6 @@ impl State {
         }
     }
 
-    fn out_of_ops(&self) -> Event {
-        let (wanted, max) = (self.ops.len() as u64 + 1, self.agreed.item.constraints.max_tool_ops);
-        deny(code::ADMISSION_DENIED, format!("Exceeded max tool ops: {wanted} > {max}"))
-    }
-
     /// The next step, or what comes after all of them.
     fn next_step(&mut self) {
         let index = self.steps_done;
@@ -357,7 +352,11 @@ impl State {
         let constraints = &self.agreed.item.constraints;
         match &acted.end {
             End::TimedOut => return vec![self.timeout("the agent")],
-            End::OutOfOps => return vec![self.out_of_ops()],
+            End::OutOfOps { why } => {
+                let (wanted, max) = (self.ops.len() as u64 + 1, constraints.max_tool_ops);
+                let counted = || format!("Exceeded max tool ops: {wanted} > {max}");
+                return vec![deny(code::ADMISSION_DENIED, why.clone().unwrap_or_else(counted))];
+            }
             End::Failed { message, .. } => return vec![fail(code::AGENT_FAILED, message.clone())],
             End::Done => {}
         }

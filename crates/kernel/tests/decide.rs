@@ -301,7 +301,12 @@ fn every_other_end() {
     let rows: Vec<(&str, Status, World, serde_json::Value)> = vec![
         ("AGENT_FAILED", Status::Failure, World { ends: vec![failed], ..World::default() }, json!({})),
         ("TIMEOUT", Status::Timeout, World { ends: vec![End::TimedOut], ..World::default() }, json!({})),
-        ("ADMISSION_DENIED", Status::Denied, World { ends: vec![End::OutOfOps], ..World::default() }, json!({})),
+        (
+            "ADMISSION_DENIED",
+            Status::Denied,
+            World { ends: vec![End::OutOfOps { why: None }], ..World::default() },
+            json!({}),
+        ),
         ("ADMISSION_DENIED", Status::Denied, totals(|t| t.files = 11), json!({})),
         ("ADMISSION_DENIED", Status::Denied, totals(|t| t.deltas = 101), json!({})),
         (

@@ -21,7 +21,7 @@ use reqwest::{Certificate, Client, Method, Response, Url};
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-use crate::call::Link;
+use crate::call::Ask;
 use crate::result::{Attempt, Problem, Stage};
 use answer::{Answer, clean, clean_text};
 use build::{Built, build};
@@ -68,24 +68,6 @@ pub enum BadHttp {
     Roots(reqwest::Error),
     #[error("the additional root certificates have no certificate in them")]
     NoRoots,
-}
-
-/// One question to a service.
-pub struct Ask<'a> {
-    pub link: &'a Link<'a>,
-    pub operation: Option<&'a str>,
-    pub params: &'a Map<String, Value>,
-    /// Resolved: `api_key`, `token`, `client_id`, `client_secret`.
-    pub secrets: &'a BTreeMap<String, String>,
-    pub deadline: Instant,
-    /// Whether nobody waits any more.
-    pub stop: &'a dyn Fn() -> bool,
-}
-
-impl fmt::Debug for Ask<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ask").field("operation", &self.operation).finish_non_exhaustive()
-    }
 }
 
 /// What happened on the way, kept apart so that it outlives a call that is broken off.

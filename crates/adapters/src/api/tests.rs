@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use actum_contract::tool::Adapter;
 
 use super::*;
-use crate::testing::{Server, adapter, answer, certificate, json_answer, map, sandbox, soon};
+use crate::call::Link;
+use crate::testing::{Server, adapter, answer, certificate, json_answer, map, sandbox, soon, tool};
 
 const SECRET: &str = "hunter2-and-more";
 
@@ -62,6 +63,7 @@ impl Asked {
         let params = map(params);
         let ask = Ask {
             link: &link,
+            tool: &tool(),
             operation: Some(operation),
             params: &params,
             secrets: &self.secrets,

@@ -11,7 +11,7 @@ use actum_contract::execution::Sandbox;
 use actum_contract::tool::{Adapter, Entry, Interface, Went};
 use serde_json::{Map, Value};
 
-use crate::api::{Ask, Http};
+use crate::api::Http;
 use crate::cells::Cells;
 use crate::result::{Attempt, Problem, Stage};
 use crate::{retry, transform};
@@ -63,34 +63,32 @@ impl fmt::Debug for Request<'_> {
 pub struct Hands<'a> {
     pub cells: &'a dyn Cells,
     pub http: &'a Http,
-    pub mcp: &'a dyn McpCall,
-    pub sdk: &'a dyn SdkCall,
+    pub others: &'a dyn Others,
 }
 
-/// Who speaks to MCP servers.
-pub trait McpCall: Send + Sync + fmt::Debug {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        tool: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt;
+/// Who speaks to MCP servers and calls functions of packages.
+pub trait Others: Send + Sync + fmt::Debug {
+    fn attempt(&self, ask: &Ask<'_>) -> Attempt;
 }
 
-/// Who calls functions of packages.
-pub trait SdkCall: Send + Sync + fmt::Debug {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        tool: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt;
+/// One attempt that is to be made.
+pub struct Ask<'a> {
+    pub link: &'a Link<'a>,
+    pub tool: &'a Entry,
+    pub operation: Option<&'a str>,
+    pub params: &'a Map<String, Value>,
+    /// Resolved values, by their names in the tool's entry.
+    pub secrets: &'a BTreeMap<String, String>,
+    pub deadline: Instant,
+    /// Whether nobody waits any more.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+impl fmt::Debug for Ask<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values of secrets are in it.
+        f.debug_struct("Ask").field("operation", &self.operation).finish_non_exhaustive()
+    }
 }
 
 /// What a call came to.
@@ -192,16 +190,13 @@ fn one(request: &Request<'_>, link: &Link<'_>, hands: &Hands<'_>, attempts: &mut
 }
 
 fn try_once(request: &Request<'_>, link: &Link<'_>, hands: &Hands<'_>, params: &Map<String, Value>) -> Attempt {
-    let (tool, operation, secrets) = (request.tool, request.operation, &request.secrets);
-    let begun = Instant::now();
-    let deadline = request.deadline.min(begun + Duration::from_millis(link.sandbox.timeout_ms));
+    let deadline = request.deadline.min(Instant::now() + Duration::from_millis(link.sandbox.timeout_ms));
+    let Request { tool, operation, secrets, stop, .. } = request;
+    let ask = Ask { link, tool, operation: *operation, params, secrets, deadline, stop: *stop };
     match &link.adapter.interface {
-        Interface::Cli(cli) => program::attempt(hands.cells, link, cli, tool, operation, params, secrets, deadline),
-        Interface::Api(_) => {
-            hands.http.attempt(&Ask { link, operation, params, secrets, deadline, stop: request.stop })
-        }
-        Interface::Sdk(_) => hands.sdk.attempt(link, tool, operation, params, secrets, deadline),
-        Interface::Mcp(_) => hands.mcp.attempt(link, tool, operation, params, secrets, deadline),
+        Interface::Cli(cli) => program::attempt(hands.cells, cli, &ask),
+        Interface::Api(_) => hands.http.attempt(&ask),
+        Interface::Sdk(_) | Interface::Mcp(_) => hands.others.attempt(&ask),
     }
 }
 

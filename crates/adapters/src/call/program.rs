@@ -1,31 +1,21 @@
 //! An attempt by a program in a cell: no shell between it and us, and nothing handed to an interpreter that could become a
 //! program.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use actum_contract::execution::{End, STDIN_BYTES_MAX, Violation, is_dangerous, is_interpreter, shell_character};
 use actum_contract::tool::{Cli, CliCall, Entry, Went, arguments};
 use serde_json::{Map, Value, json};
 
-use super::Link;
+use super::Ask;
 use crate::cells::{Cells, Job, Ran};
 use crate::result::{Attempt, Problem, Stage};
 
 /// Shortest time a program gets; less is none.
 const TIMEOUT_MS_MIN: u64 = 1;
 
-#[expect(clippy::too_many_arguments, reason = "the same as the other kinds of attempts get, and who runs it")]
-pub(super) fn attempt(
-    cells: &dyn Cells,
-    link: &Link<'_>,
-    cli: &Cli,
-    tool: &Entry,
-    operation: Option<&str>,
-    params: &Map<String, Value>,
-    secrets: &BTreeMap<String, String>,
-    deadline: Instant,
-) -> Attempt {
+pub(super) fn attempt(cells: &dyn Cells, cli: &Cli, ask: &Ask<'_>) -> Attempt {
+    let Ask { link, tool, operation, params, secrets, deadline, .. } = *ask;
     let id = &link.adapter.adapter_id;
     let begun = Instant::now();
     let checked = operation_of(cli, operation)

@@ -57,7 +57,7 @@ impl<'a> Calling<'a> {
             stop,
             deadline: self.deadline,
         };
-        call(&request, &Hands { cells: &self.cells, http: &self.http, mcp: &Nobody, sdk: &Nobody })
+        call(&request, &Hands { cells: &self.cells, http: &self.http, others: &Nobody })
     }
 
     fn jobs(&self) -> usize {

@@ -60,7 +60,7 @@ pub(crate) struct Exec {
     #[command(flatten)]
     given: Given,
 
-    /// A file that becomes the tool's input, by the parameter its adapter names for it
+    /// A file that becomes the tool's input; `-` reads stdin
     #[arg(long, value_name = "FILE", requires = "tool")]
     stdin: Option<PathBuf>,
 
@@ -126,20 +126,14 @@ impl Exec {
         // Before there are threads, which would get them instead.
         let signals = Signals::catch().map_err(|e| cell::not_built(&e.to_string()))?;
         let open = Open::new(Project::find(global)?, out)?;
-        let mut params = self.given.read()?;
-        if let Some(file) = &self.stdin {
-            let text = fs::read(file)
-                .map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", file.display())))?;
-            params.insert(STDIN.into(), String::from_utf8_lossy(&text).into_owned().into());
-        }
+        let params = self.given.read()?;
+        let input = self.stdin.as_deref().map(Document::read).transpose()?;
+        let input = input.map(|document| String::from_utf8_lossy(&document.text).into_owned());
         let tool = self.tool.unwrap_or_default();
-        let ask = Ask { tool, adapter: self.given.adapter, operation: self.op, params };
+        let ask = Ask { tool, adapter: self.given.adapter, operation: self.op, params, input };
         call_tool(open, &ask, self.session, Some(signals), out)
     }
 }
-
-/// The parameter that a file given as input becomes, if the adapter calls it so.
-const STDIN: &str = "stdin";
 
 /// Everything calls need that are made from the command line, on the project as it is.
 pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, Failure> {
@@ -671,7 +665,8 @@ pub(crate) fn summary(result: &Value) -> String {
         lines.push(format!("nothing was run. {}.", result["interpretation"]["action"].as_str().unwrap_or_default()));
     }
     if let Some(message) = result["error"]["message"].as_str() {
-        let at = result["error"]["path"].as_str().map(|path| format!(" at {path}")).unwrap_or_default();
+        let path = result["error"]["path"].as_str().filter(|path| !message.contains(*path));
+        let at = path.map(|path| format!(" at {path}")).unwrap_or_default();
         lines.push(format!("{}{at}", message.trim_end()));
     }
     for problem in result["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {

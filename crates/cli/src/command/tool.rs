@@ -218,7 +218,7 @@ fn plain(text: &str) -> Value {
 impl CallArgs {
     fn ask(&self) -> Result<Ask, Failure> {
         let (tool, operation) = (self.tool.clone(), self.operation.clone());
-        Ok(Ask { tool, adapter: self.given.adapter.clone(), operation, params: self.given.read()? })
+        Ok(Ask { tool, adapter: self.given.adapter.clone(), operation, params: self.given.read()?, input: None })
     }
 }
 
@@ -272,7 +272,7 @@ impl Verb {
             Self::List { level } => ("GET", format!("/v1/adapters?level={}", level.level().word()), None),
             Self::Show { id, level, .. } => ("GET", format!("/v1/tools/{id}?level={}", level.level().word()), None),
             Self::Call(call) => {
-                let Ask { tool, adapter, operation, params } = call.ask()?;
+                let Ask { tool, adapter, operation, params, .. } = call.ask()?;
                 let body = json!({"tool": tool, "adapter": adapter, "operation": operation, "params": params});
                 ("POST", "/v1/call".to_owned(), Some(body))
             }

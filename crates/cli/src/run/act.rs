@@ -46,7 +46,7 @@ impl RunHands {
             took_ms: ran.took_ms,
             answers: heard.answers.clone(),
             ops: heard.ops.clone(),
-            is_out_of_ops: heard.is_exhausted,
+            exhausted: heard.exhausted.clone(),
         };
         // Planning is looking: whatever was changed meanwhile is taken back.
         self.restore(state)?;
@@ -87,7 +87,10 @@ impl RunHands {
             None => {
                 let phase = if act.correction.is_some() { "correct" } else { "step" };
                 let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, left_ms, desk)?;
-                let end = if heard.is_exhausted { End::OutOfOps } else { end_of(&ran) };
+                let end = match heard.exhausted {
+                    Some(why) => End::OutOfOps { why: Some(why) },
+                    None => end_of(&ran),
+                };
                 (end, heard.ops, ran.took_ms, heard.answers)
             }
         };
@@ -239,7 +242,7 @@ impl RunHands {
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
         self.remember(&ran);
-        let taken = self.taken(offer.as_ref())?;
+        let taken = self.taken(offer.as_ref(), state)?;
         Ok((ran, response(&exchange), taken))
     }
 }

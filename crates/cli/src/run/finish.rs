@@ -28,6 +28,9 @@ use crate::workspace::new_id;
 #[derive(Debug, Clone)]
 pub(crate) struct RunFolder(PathBuf);
 
+/// How the names of files begin in which calls are noted.
+const CALLS: &str = "calls-";
+
 impl RunFolder {
     pub(crate) fn of(home: &Path, run: &str) -> Self {
         Self(home.join("runs").join(run))
@@ -69,25 +72,45 @@ impl RunFolder {
         self.write(&format!("answers-{digest}.json"), bytes)
     }
 
-    /// Where calls of tools are noted before they are made, until the act is over.
-    pub(super) fn intents(&self) -> PathBuf {
-        self.path("calls")
+    /// Where the calls of an act are noted before they are made: by how many acts were on record then.
+    pub(super) fn intents(&self, acts: usize) -> PathBuf {
+        self.path(&format!("{CALLS}{acts}"))
     }
 
-    /// Calls of acts that never came to their end, because whoever had the run died: they were made all the same.
-    pub(super) fn lost_calls(&self) -> Done<u64> {
-        let (intents, lost) = (self.intents(), self.path("calls-lost"));
-        if let Ok(noted) = fs::read(&intents) {
-            let earlier = fs::read(&lost).unwrap_or_default();
-            self.write("calls-lost", &[earlier, noted].concat())?;
-            fs::remove_file(&intents).map_err(|e| unwritable(&intents, &e))?;
+    /// Calls of acts that never came on record, because whoever had the run died: they were made all the same. Those of
+    /// acts that did are with their events.
+    pub(super) fn lost_calls(&self, acts: usize) -> Done<u64> {
+        let lost = self.path("lost-calls");
+        for (act, path) in self.noted_calls() {
+            if act >= acts {
+                let all = [fs::read(&lost).unwrap_or_default(), fs::read(&path).unwrap_or_default()].concat();
+                self.write("lost-calls", &all)?;
+            }
+            fs::remove_file(&path).map_err(|e| unwritable(&path, &e))?;
         }
         Ok(fs::read(&lost).unwrap_or_default().iter().filter(|b| **b == b'\n').count() as u64)
     }
 
-    /// The calls of an act are with its event from now on.
-    pub(super) fn settle_calls(&self) {
-        let _ = fs::remove_file(self.intents());
+    fn noted_calls(&self) -> Vec<(usize, PathBuf)> {
+        let named = |entry: fs::DirEntry| {
+            let act = entry.file_name().to_str()?.strip_prefix(CALLS)?.parse().ok()?;
+            Some((act, entry.path()))
+        };
+        fs::read_dir(&self.0).into_iter().flatten().flatten().filter_map(named).collect()
+    }
+
+    /// Forgets the calls of acts that are on record. Those of one that was broken off stay: they were made.
+    pub(super) fn settle_calls(&self, acts: usize) {
+        for (_, path) in self.noted_calls().into_iter().filter(|(act, _)| *act < acts) {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// How much there is of what an agent has heard so far.
+    pub(super) fn answers_bytes(&self, digests: &[String]) -> usize {
+        let bytes =
+            |digest: &String| fs::metadata(self.path(&format!("answers-{digest}.json"))).ok().map(|found| found.len());
+        usize::try_from(digests.iter().filter_map(bytes).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     pub(super) fn answers(&self, digest: &str) -> Option<Vec<u8>> {
@@ -202,7 +225,7 @@ impl RunHands {
         let diff_text = patch(blobs, &changes)?;
         let heard = self.all_heard(state)?;
         let recording = Recording::of(&self.facts, state, verdict, &capsule, &self.programs, heard);
-        let recording = serde_json::to_vec_pretty(&recording).unwrap_or_default();
+        let recording = serde_json::to_vec(&recording).unwrap_or_default();
 
         let mut subjects = Vec::new();
         match Digest::from_hex(&output) {

@@ -49,6 +49,8 @@ pub(crate) struct RunHands {
     pub(super) heard: Option<Answers>,
     /// What this repetition asked of tools that the run did not, and what the run had asked instead.
     pub(super) strange: Option<(Value, Value)>,
+    /// Calls of tools that whoever had the run before has made and not lived to record.
+    pub(super) lost: u64,
     /// Results of tools, for as long as the run is in these hands.
     pub(super) results: Arc<Results>,
     /// Programs that the run started, by their content.
@@ -92,6 +94,7 @@ impl RunHands {
             repeats,
             heard: None,
             strange: None,
+            lost: 0,
             results: Arc::default(),
             programs: Vec::new(),
             started: Timestamp::now(),
@@ -386,6 +389,9 @@ impl Hands for RunHands {
     }
 
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
+        if self.repeats.is_none() {
+            self.folder.settle_calls(state.answers.len());
+        }
         // What is kept has to be there, also if whoever made it is gone.
         if verdict.kept {
             self.stage(state).map_err(|failure| failure.message)?;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use actum_contract::digest::Digest;
 use actum_kernel::{State, ToolOp};
-use actum_ledger::registry::Kind;
+use actum_ledger::registry::{Item, Kind};
 use serde_json::Value;
 
 use super::hands::{Done, RunHands};
 use super::program::{Offer, Ran};
 use crate::failure::Failure;
-use crate::tool::bridge::{Answers, Book, Desk, is_usable, over};
+use crate::tool::bridge::{ANSWERS_BYTES_MAX, Answers, Book, Desk, Exhausted, is_usable, over};
 use crate::tool::call::Setting;
 use crate::tool::cells::{Ground, Stops};
 use crate::workspace::new_id;
@@ -21,7 +21,8 @@ use crate::workspace::new_id;
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub ops: Vec<ToolOp>,
-    pub is_exhausted: bool,
+    /// Why it was stopped, if it asked for more than it may.
+    pub exhausted: Option<String>,
     /// The digest of what was heard, if anything was offered.
     pub answers: Option<String>,
 }
@@ -45,7 +46,8 @@ impl RunHands {
         let items = self.shop.shelf.items(Kind::Tool)?;
         let mut offered = items.iter().filter(|item| is_usable(item) && may(&item.id)).peekable();
         let is_offered = offered.peek().is_some();
-        let writes = offered.any(|item| item.summary.contains("\"data_access\":\"write\""));
+        let summary = |item: &Item| serde_json::from_str::<Value>(&item.summary).unwrap_or_default();
+        let writes = offered.any(|item| summary(item)["data_access"] == "write");
         Ok((is_offered, writes))
     }
 
@@ -68,11 +70,13 @@ impl RunHands {
         let (ops_left, intents) = match self.repeats {
             Some(_) => (self.ops_left(state), None),
             None => {
-                let lost = self.folder.lost_calls()?;
-                (self.ops_left(state).saturating_sub(lost), Some(self.folder.intents()))
+                let acts = state.answers.len();
+                self.lost = self.folder.lost_calls(acts)?;
+                (self.ops_left(state).saturating_sub(self.lost), Some(self.folder.intents(acts)))
             }
         };
-        let book = Book::new(ops_left, self.heard.clone(), copy, intents);
+        let bytes = self.folder.answers_bytes(&state.answers);
+        let book = Book::new(ops_left, self.heard.clone(), copy, intents, bytes);
         let setting = match self.repeats {
             Some(_) => None,
             None => Some(self.setting(ground, left_ms)?),
@@ -113,7 +117,7 @@ impl RunHands {
     }
 
     /// Keeps what the agent heard.
-    pub(super) fn taken(&mut self, offer: Option<&Offer>) -> Done<Taken> {
+    pub(super) fn taken(&mut self, offer: Option<&Offer>, state: &State) -> Done<Taken> {
         let Some(offer) = offer else { return Ok(Taken::default()) };
         let heard = offer.desk.take_heard();
         if let (None, Some(asked)) = (&self.strange, heard.strange) {
@@ -122,10 +126,19 @@ impl RunHands {
         let text = Value::Array(heard.answers).to_string();
         let digest = Digest::blake3(text.as_bytes()).to_hex();
         self.folder.keep_answers(&digest, text.as_bytes())?;
-        if self.repeats.is_none() {
-            self.folder.settle_calls();
-        }
-        Ok(Taken { ops: heard.ops, is_exhausted: heard.is_exhausted, answers: Some(digest) })
+        let exhausted = heard.exhausted.map(|how| match how {
+            Exhausted::Bytes => format!("the answers of its tools are more than {} MiB", ANSWERS_BYTES_MAX >> 20),
+            Exhausted::Ops => {
+                let (max, made) = (state.agreed.item.constraints.max_tool_ops, state.ops.len() + heard.ops.len());
+                let wanted = made as u64 + self.lost + 1;
+                let of_dead = match self.lost {
+                    0 => String::new(),
+                    lost => format!(", {lost} of them made by a worker that died"),
+                };
+                format!("Exceeded max tool ops: {wanted} > {max}{of_dead}")
+            }
+        });
+        Ok(Taken { ops: heard.ops, exhausted, answers: Some(digest) })
     }
 
     /// Everything the run has heard of its tools so far, in order.

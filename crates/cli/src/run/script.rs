@@ -40,7 +40,7 @@ impl RunHands {
         let (mut ops, mut took_ms) = (Vec::new(), 0);
         for operation in &operations {
             if ops.len() as u64 >= ops_left {
-                return Ok((End::OutOfOps, ops, took_ms));
+                return Ok((End::OutOfOps { why: None }, ops, took_ms));
             }
             if desk.stopped().is_some() {
                 return Ok((End::Failed { exit_code: None, message: "it was asked to stop".into() }, ops, took_ms));

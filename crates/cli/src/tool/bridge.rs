@@ -39,7 +39,7 @@ pub(crate) struct Book {
     /// The workspace's copy, if tools may change it.
     copy: Option<PathBuf>,
     made: AtomicU64,
-    /// Of all answers so far.
+    /// Of all answers of the run so far.
     bytes: AtomicUsize,
     /// Where each call is noted before it is made: whoever dies in the middle has made it all the same.
     intents: Option<PathBuf>,
@@ -53,11 +53,18 @@ pub(crate) struct Book {
 pub(crate) struct Heard {
     pub ops: Vec<ToolOp>,
     pub answers: Vec<Value>,
-    pub is_exhausted: bool,
+    pub exhausted: Option<Exhausted>,
     /// What a repetition asked for without there being an answer.
     pub strange: Option<Value>,
     /// What the run had asked next at that moment.
     pub unasked: Value,
+}
+
+/// What an agent asked for too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exhausted {
+    Ops,
+    Bytes,
 }
 
 #[derive(Debug, Default)]
@@ -67,11 +74,11 @@ struct Inside {
     places: Vec<usize>,
     /// Answers of the registry by what was asked.
     looks: HashMap<String, Value>,
-    look_bytes: usize,
 }
 
-/// Answers that are kept of one act, in bytes of JSON; an agent that asks for more has asked for too much.
-const ANSWERS_BYTES_MAX: usize = 64 << 20;
+/// Answers that are kept of a run, in bytes of JSON: its recording has to be read again. An agent that asks for more has
+/// asked for too much.
+pub(crate) const ANSWERS_BYTES_MAX: usize = 40 << 20;
 
 /// Recorded answers with their places, each used once. Those of one act end with `OVER`.
 pub(crate) type Answers = Arc<Mutex<Vec<(usize, Value)>>>;
@@ -79,9 +86,8 @@ pub(crate) type Answers = Arc<Mutex<Vec<(usize, Value)>>>;
 /// Separates the answers of an act from those of the next.
 const OVER: &str = "act_is_over";
 
-/// Different looks into the registry that are answered in one act, all together.
+/// Different looks into the registry that are answered in one act.
 const LOOKS_MAX: usize = 10_000;
-const LOOK_BYTES_MAX: usize = 32 << 20;
 
 /// How often it is looked whether the caller is gone who went before he was answered.
 const CUT_LOOK: Duration = Duration::from_millis(20);
@@ -97,9 +103,10 @@ impl Book {
         recorded: Option<Answers>,
         copy: Option<PathBuf>,
         intents: Option<PathBuf>,
+        bytes: usize,
     ) -> Self {
         let (made, heard, exhausted) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
-        Self { ops_left, recorded, copy, made, bytes: AtomicUsize::new(0), intents, heard, exhausted }
+        Self { ops_left, recorded, copy, made, bytes: AtomicUsize::new(bytes), intents, heard, exhausted }
     }
 
     /// Notes a call that is about to be made. What cannot be noted is not made.
@@ -134,11 +141,11 @@ impl Book {
         if let Some(known) = inside.looks.get(&asked) {
             return said(known);
         }
-        let bytes = asked.len() + answer.to_string().len();
-        if inside.looks.len() >= LOOKS_MAX || inside.look_bytes + bytes > LOOK_BYTES_MAX {
+        let bytes = answer.to_string().len();
+        if inside.looks.len() >= LOOKS_MAX || self.bytes.load(Ordering::SeqCst) + bytes > ANSWERS_BYTES_MAX {
             return Err(Failure::new(error::TOOL_DENIED, "there were too many questions"));
         }
-        inside.look_bytes += bytes;
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
         inside.heard.answers.push(answer.clone());
         inside.looks.insert(asked, answer.clone());
         said(&answer)
@@ -157,7 +164,7 @@ impl Book {
                 said(&answer)
             }
             None if first_act(&lock(recorded)).iter().any(|(_, answer)| answer["exhausted"] == true) => {
-                Err(self.exhaust())
+                Err(self.exhaust(Exhausted::Ops))
             }
             None => {
                 let failure = self.wonder(input);
@@ -181,8 +188,13 @@ impl Book {
             .hint("the run asks for something that it did not ask for before")
     }
 
-    fn exhaust(&self) -> Failure {
-        let is_first = !std::mem::replace(&mut self.inside().heard.is_exhausted, true);
+    fn exhaust(&self, how: Exhausted) -> Failure {
+        let is_first = {
+            let mut inside = self.inside();
+            let is_first = inside.heard.exhausted.is_none();
+            inside.heard.exhausted.get_or_insert(how);
+            is_first
+        };
         if is_first {
             self.inside().heard.answers.push(json!({"exhausted": true}));
             // Once: who is asked twice is not waited for.
@@ -190,14 +202,18 @@ impl Book {
                 call();
             }
         }
-        let message = "no tool operation is left to this work item";
-        Failure::new(error::TOOL_DENIED, message).hint("raise max_tool_ops of the work item")
+        let (message, hint) = match how {
+            Exhausted::Ops => ("no tool operation is left to this work item", "raise max_tool_ops of the work item"),
+            Exhausted::Bytes => ("the answers of this run are too much together", "ask for less at a time"),
+        };
+        Failure::new(error::TOOL_DENIED, message).hint(hint)
     }
 
     fn note(&self, place: usize, answer: &Value) {
         let bytes = answer.to_string().len();
-        if self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes > ANSWERS_BYTES_MAX && self.recorded.is_none() {
-            drop(self.exhaust());
+        // The same answers are too much again when the run is repeated.
+        if self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes > ANSWERS_BYTES_MAX {
+            drop(self.exhaust(Exhausted::Bytes));
         }
         let mut inside = self.inside();
         inside.heard.answers.push(answer.clone());
@@ -221,7 +237,7 @@ impl Book {
             let end = left.iter().position(|(_, answer)| answer[OVER] == true);
             let rest: Vec<_> = left.drain(..end.map_or(0, |end| end + 1)).collect();
             drop(left);
-            let is_exhausted = self.inside().heard.is_exhausted;
+            let is_exhausted = self.inside().heard.exhausted.is_some();
             let unheard =
                 |answer: &Value| answer["input"]["call"].is_object() && (answer["cut"] == true || is_exhausted);
             for (place, answer) in rest.iter().filter(|(_, answer)| unheard(answer)) {
@@ -337,7 +353,7 @@ impl Desk {
             return book.repeat(recorded, &input, gone);
         }
         if book.made.fetch_add(1, Ordering::SeqCst) >= book.ops_left {
-            return Err(book.exhaust());
+            return Err(book.exhaust(Exhausted::Ops));
         }
         book.intend()?;
         let found = self.find(ask, gone);
@@ -371,14 +387,27 @@ fn recall(recorded: &Answers, input: &Value) -> Option<(usize, Value)> {
 
 fn answer_of(input: &Value, found: &Result<Value, Failure>) -> Value {
     match found {
-        Ok(result) => json!({"input": input, "result": result}),
+        Ok(result) => {
+            let mut result = result.clone();
+            // What came out as it is, is not kept twice.
+            if result["output"].is_string() && result["output"] == result["stdout"] {
+                result["stdout"] = Value::Null;
+            }
+            json!({"input": input, "result": result})
+        }
         Err(failure) => json!({"input": input, "failure": failure.to_json()["error"]}),
     }
 }
 
 /// What an answer says: a result, or a refusal as it was told.
 fn said(answer: &Value) -> Result<Value, Failure> {
-    let Some(failure) = answer.get("failure") else { return Ok(answer["result"].clone()) };
+    let Some(failure) = answer.get("failure") else {
+        let mut result = answer["result"].clone();
+        if result.get("stdout").is_some_and(Value::is_null) {
+            result["stdout"] = result["output"].clone();
+        }
+        return Ok(result);
+    };
     let text = |key: &str| failure[key].as_str().unwrap_or_default().to_owned();
     let told = Failure::new(&text("code"), text("message")).details(failure["details"].clone());
     Err(match failure["hint"].as_str() {
@@ -426,7 +455,7 @@ impl Tools for Desk {
 
     fn call(&self, call: Call, cancelled: &Arc<AtomicBool>) -> Result<Value, Refused> {
         let Call { tool, adapter, operation, params } = call;
-        let made = self.make(&Ask { tool, adapter, operation, params }, cancelled);
+        let made = self.make(&Ask { tool, adapter, operation, params, input: None }, cancelled);
         let mut result = made.map_err(|failure| refused(&failure))?;
         // What the host saw of the cell is no business of the agent's.
         if let Some(fields) = result.as_object_mut() {

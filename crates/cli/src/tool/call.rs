@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use actum_adapters::call::violations;
@@ -37,6 +38,8 @@ pub(crate) struct Ask {
     pub adapter: Option<String>,
     pub operation: Option<String>,
     pub params: Map<String, Value>,
+    /// What becomes the program's input, by whatever name its adapter has for it.
+    pub input: Option<String>,
 }
 
 /// Hears a sentence.
@@ -202,6 +205,11 @@ impl Setting {
             Ok(chosen) => chosen,
             Err(violation) => return Ok(refused(id, ask, vec![violation], &evidence)),
         };
+        let named = match named_input(&chosen.chain[0].is, ask) {
+            Ok(named) => named,
+            Err(violation) => return Ok(refused(id, ask, vec![violation], &evidence)),
+        };
+        let ask = named.as_ref().unwrap_or(ask);
         let violations = self.check(&chosen, ask);
         let state = if violations.is_empty() { State::Passed } else { State::Failed };
         evidence.note("Inputs validated and sanitized", state, None);
@@ -236,7 +244,7 @@ impl Setting {
         let stops = Arc::clone(&self.stops);
         let stop = move || stop() || stops.is_stopped();
         let speaker = Speaker { setting: self, cells: &cells, stop: &stop, tool_hash: &chosen.tool.item.hash };
-        let hands = Hands { cells: &cells, http: &self.http, mcp: &speaker, sdk: &speaker };
+        let hands = Hands { cells: &cells, http: &self.http, others: &speaker };
         let longest = chosen.narrowed.iter().map(|one| one.sandbox.timeout_ms).max().unwrap_or_default();
         // All attempts of all adapters together.
         let deadline = Instant::now() + Duration::from_millis(longest) * CALLS_MAX;
@@ -261,10 +269,9 @@ impl Setting {
                     std::thread::park_timeout(LOOK_FOR_STOP);
                 }
             });
-            let outcome = actum_adapters::call::call(&request, &hands);
-            is_done.store(true, Ordering::SeqCst);
-            watch.thread().unpark();
-            outcome
+            // Also if the call panics: nobody would ever end the watch.
+            let _over = Over { is_done: &is_done, watch: watch.thread().clone() };
+            actum_adapters::call::call(&request, &hands)
         });
         let called = told(id, &chosen, &clean(outcome, &redactor), evidence);
         if let Some((key, before)) = key
@@ -558,6 +565,35 @@ impl Setting {
             let _ = std::fs::write(&first, &id);
         }
         Ok(Some(id))
+    }
+}
+
+/// The call with its input among the parameters, if it has one.
+fn named_input(adapter: &Adapter, ask: &Ask) -> Result<Option<Ask>, Violation> {
+    let Some(text) = &ask.input else { return Ok(None) };
+    let name = match &adapter.interface {
+        Interface::Cli(cli) => cli.stdin.clone(),
+        _ => None,
+    };
+    let Some(name) = name else {
+        let message = format!("{} takes no input: it names no parameter for it with `stdin`", adapter.adapter_id);
+        return Err(Violation { check: "IV-05", field: "stdin".into(), message });
+    };
+    let mut named = Ask { input: None, ..ask.clone() };
+    named.params.insert(name, text.clone().into());
+    Ok(Some(named))
+}
+
+/// Ends whoever watches a call when it is over.
+struct Over<'a> {
+    is_done: &'a AtomicBool,
+    watch: Thread,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::SeqCst);
+        self.watch.unpark();
     }
 }
 

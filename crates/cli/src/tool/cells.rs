@@ -136,6 +136,9 @@ impl Stops {
     }
 }
 
+/// Programs whose contents are known; more than this many are looked into again.
+const PROGRAMS_MAX: usize = 256;
+
 /// Contents of programs that were looked into, by the file: the cache of what is known about tools.
 pub(crate) type Programs = Arc<Mutex<Vec<(Identity, Digest, Option<String>)>>>;
 
@@ -287,16 +290,21 @@ impl ToolCells {
 
     fn digests(&self, file: &File, with_sha256: bool) -> Option<(Identity, Digest, Option<String>)> {
         let identity = Identity::of(&file.metadata().ok()?);
-        let mut known = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(of, _, sha256): &&(Identity, Digest, Option<String>)| {
             *of == identity && (sha256.is_some() || !with_sha256)
         };
-        if let Some(found) = known.iter().find(fits) {
+        if let Some(found) = known().iter().find(fits) {
             return Some(found.clone());
         }
+        // Nobody else waits while a large program is read.
         let blake3 = hash(&mut file.try_clone().ok()?).ok()?;
         let sha256 = if with_sha256 { Some(sha256(&mut file.try_clone().ok()?).ok()?) } else { None };
         let found = (identity, blake3, sha256);
+        let mut known = known();
+        if known.len() >= PROGRAMS_MAX {
+            known.clear();
+        }
         known.push(found.clone());
         Some(found)
     }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use actum_api::error;
 use actum_contract::execution::{Execution, FilesystemLevel, NetworkLevel, Tool, Violation};
 use actum_contract::tool::{Checksum, DataAccess, Entry, NetworkOverride, Override, narrow};
 use actum_ledger::registry::Status;
@@ -24,7 +25,12 @@ pub(crate) struct Registered {
 impl Registered {
     /// The tool, if it is registered, and approved or blocked: one that nobody has looked at yet is as good as unknown.
     pub(crate) fn find(open: &Open, id: &str) -> Result<Option<Self>, Failure> {
-        let Ok(found) = Shelf::new(&open.waiter, &open.registry, &open.tenant).tool(id) else { return Ok(None) };
+        let found = match Shelf::new(&open.waiter, &open.registry, &open.tenant).tool(id) {
+            Ok(found) => found,
+            Err(failure) if failure.row.name == error::NOT_FOUND => return Ok(None),
+            // It may be blocked: what cannot be known is not allowed.
+            Err(failure) => return Err(failure),
+        };
         let blocked = found.item.status == Status::Blocked;
         if !found.item.approved && !blocked {
             return Ok(None);

@@ -54,6 +54,7 @@ pub(crate) fn go(project: &Project, setting: &Setting, adapters: &[String], how:
                 adapter: Some(found.item.id.clone()),
                 operation: example.operation.clone(),
                 params: example.params.clone(),
+                input: None,
             };
             let called = match setting.call(&new_id(), &ask, None, &|| false) {
                 Ok(called) => called,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use actum_adapters::mcp::{HttpLink, McpLink};
-use actum_adapters::{Attempt, Job, Link, McpCall, Problem, SdkCall, Stage, sdk};
+use actum_adapters::{Ask, Attempt, Job, Link, Others, Problem, Stage, sdk};
 use actum_contract::digest::Digest;
 use actum_contract::execution::Sandbox;
 use actum_contract::tool::{Entry, Interface, Mcp, Server, Went};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::cache;
 use super::call::Setting;
@@ -89,50 +89,27 @@ impl Speaker<'_> {
     }
 }
 
-impl McpCall for Speaker<'_> {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        tool: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt {
+impl Others for Speaker<'_> {
+    fn attempt(&self, ask: &Ask<'_>) -> Attempt {
+        let Ask { link, tool, params, secrets, .. } = ask;
         let adapter = &link.adapter.adapter_id;
         let failed = |message: String| Attempt::failed(adapter, Went::Unavailable, Problem::new(Stage::Call, message));
-        let Interface::Mcp(mcp) = &link.adapter.interface else {
-            return failed("the adapter is of another type".into());
-        };
-        let Some(server) = tool.servers.get(&mcp.server) else {
-            return failed(format!("{} names no server {:?}", tool.tool_id, mcp.server));
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        let operation = operation.unwrap_or_default();
-        self.reached(link, mcp, server, secrets, |reached| {
-            self.setting.servers.attempt(self.cells, reached, operation, params.clone(), left, self.stop)
-        })
-    }
-}
-
-impl SdkCall for Speaker<'_> {
-    fn attempt(
-        &self,
-        link: &Link<'_>,
-        _: &Entry,
-        operation: Option<&str>,
-        params: &Map<String, Value>,
-        secrets: &BTreeMap<String, String>,
-        deadline: Instant,
-    ) -> Attempt {
-        let adapter = &link.adapter.adapter_id;
-        let Interface::Sdk(package) = &link.adapter.interface else {
-            let problem = Problem::new(Stage::Call, "the adapter is of another type");
-            return Attempt::failed(adapter, Went::Unavailable, problem);
-        };
-        let mut job = self.job(&[], link, secrets);
-        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        job.sandbox.timeout_ms = job.sandbox.timeout_ms.min(u64::try_from(left).unwrap_or(u64::MAX)).max(1);
-        sdk::attempt(self.cells, adapter, package, operation.unwrap_or_default(), params, job)
+        let left = ask.deadline.saturating_duration_since(Instant::now());
+        let operation = ask.operation.unwrap_or_default();
+        match &link.adapter.interface {
+            Interface::Mcp(mcp) => match tool.servers.get(&mcp.server) {
+                None => failed(format!("{} names no server {:?}", tool.tool_id, mcp.server)),
+                Some(server) => self.reached(link, mcp, server, secrets, |reached| {
+                    self.setting.servers.attempt(self.cells, reached, operation, (*params).clone(), left, ask.stop)
+                }),
+            },
+            Interface::Sdk(package) => {
+                let mut job = self.job(&[], link, secrets);
+                let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                job.sandbox.timeout_ms = job.sandbox.timeout_ms.min(left).max(1);
+                sdk::attempt(self.cells, adapter, package, operation, params, job)
+            }
+            Interface::Cli(_) | Interface::Api(_) => failed("the adapter is of another type".into()),
+        }
     }
 }

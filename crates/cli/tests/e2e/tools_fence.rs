@@ -141,6 +141,8 @@ fn an_agent_does_not_fill_the_machine_with_answers() {
     let actum = with_tools(script, "", &[tools]);
     let (code, run) = one(&actum, wide(), &WIDE);
     assert_eq!((code, &run["status"]), (3, &json!("denied")), "{run}");
+    assert!(run["denial_reason"].as_str().unwrap().contains("more than 40 MiB"), "{run}");
+    super::bridge::repeats(&actum, &super::run::id(&run));
 }
 
 #[test]
@@ -195,4 +197,36 @@ fn a_server_sees_what_the_agent_has_changed_meanwhile() {
     let run = good(&actum);
     assert_eq!(out(&actum, "said"), "one\ntwo\nthree\n");
     super::bridge::repeats(&actum, &super::run::id(&run));
+}
+
+#[test]
+fn a_call_counts_although_its_worker_died_before_the_act_was_on_record() {
+    let wanted =
+        super::run::with(wide(), "constraints", json!({"max_tool_ops": 1, "max_files": 10, "max_delta_size": 10}));
+    for (place, code) in [("run.frozen", 0), ("run.acted", 3), ("run.weighed", 0)] {
+        let actum = with_tools("actum tool call T > out/said", "", &[shell("T", "read", "echo said", json!({}))]);
+        actum.file("work.json", wanted.to_string());
+        let mut running = actum.start(&["run", "--json", "work.json"], &[("ACTUM_CRASH_AT", place)]);
+        assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")), "{place}");
+        running.kill();
+        let runs = super::runs::all_runs(&actum);
+        super::runs::work(&actum, &runs);
+        let status = super::runs::status(&actum, &runs[0]);
+        let message = status["result"]["denial_reason"].as_str().unwrap_or_default();
+        assert_eq!(status["state"] == "succeeded", code == 0, "{place}: {status}");
+        assert_eq!(message.contains("2 > 1, 1 of them made by a worker that died"), code == 3, "{place}: {status}");
+    }
+}
+
+#[test]
+fn input_goes_by_whatever_name_the_adapter_has_for_it() {
+    let actum = actum();
+    let cat = |id: &str, cli| [tool(id, &["cat"]), adapter(&format!("A-{id}"), id, cli)];
+    add(&actum, &cat("T1", json!({"executable": "cat", "stdin": "text"})));
+    add(&actum, &cat("T2", json!({"executable": "cat"})));
+    let file = actum.file("in", "put in").display().to_string();
+    let ended = actum.run(&["exec", "--tool", "T1", "--stdin", &file, "--json"]);
+    assert_eq!(ended.json()["output"], "put in");
+    let ended = actum.run(&["exec", "--tool", "T2", "--stdin", &file, "--json"]);
+    assert_eq!(refused(&(ended.code, ended.json())), ["IV-05"]);
 }
