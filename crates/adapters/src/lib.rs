@@ -1,4 +1,4 @@
-//! Other people's services: calling a registered tool by its adapter.
+//! Other people's services: calling a registered tool by its adapter, and models by their providers.
 //!
 //! A `Request` says what is to be called with what; `call` tries its adapters one after the other and says how it went. What
 //! runs programs comes through the port `Cells`, joined in `cli`; secrets arrive resolved. Decides nothing about who may
@@ -8,6 +8,7 @@ pub mod api;
 pub mod call;
 pub mod cells;
 pub mod mcp;
+pub mod model;
 pub mod result;
 pub mod retry;
 pub mod sdk;

@@ -15,7 +15,7 @@ pub mod execution;
 pub mod id;
 pub mod limit;
 pub mod metadata;
-mod part;
+pub mod part;
 pub mod policy;
 pub mod resolve;
 pub mod schema;

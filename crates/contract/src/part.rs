@@ -33,10 +33,11 @@ impl Flaw {
 }
 
 /// Entries of a list; more than this was made by a mistake.
-pub(crate) const LIST_MAX: usize = 1_000;
+pub const LIST_MAX: usize = 1_000;
 
 /// An object of the document whose fields are taken out one by one; what is left over was unknown.
-pub(crate) struct Part<'f> {
+#[derive(Debug)]
+pub struct Part<'f> {
     fields: Map<String, Value>,
     /// What was asked for so far, and so may stand here.
     known: Vec<String>,
@@ -47,7 +48,7 @@ pub(crate) struct Part<'f> {
 
 impl<'f> Part<'f> {
     /// `noun`: what the document is, for who writes a field it does not have.
-    pub(crate) fn new(value: &Value, at: &str, noun: &'static str, flaws: &'f mut Vec<Flaw>) -> Self {
+    pub fn new(value: &Value, at: &str, noun: &'static str, flaws: &'f mut Vec<Flaw>) -> Self {
         let fields = match value {
             Value::Object(fields) => fields.clone(),
             Value::Null if !at.is_empty() => Map::new(),
@@ -60,26 +61,26 @@ impl<'f> Part<'f> {
         Self { fields, known: Vec::new(), at: at.to_owned(), noun, flaws }
     }
 
-    pub(crate) fn name(&self, field: &str) -> String {
+    pub fn name(&self, field: &str) -> String {
         if self.at.is_empty() { field.to_owned() } else { format!("{}.{field}", self.at) }
     }
 
     /// A field that may be missing or null.
-    pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
+    pub fn take(&mut self, field: &str) -> Option<Value> {
         self.known.push(field.to_owned());
         self.fields.remove(field).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn has(&self, field: &str) -> bool {
+    pub fn has(&self, field: &str) -> bool {
         self.fields.get(field).is_some_and(|value| !value.is_null())
     }
 
-    pub(crate) fn bad(&mut self, field: &str, value: &Value, expected: &str) {
+    pub fn bad(&mut self, field: &str, value: &Value, expected: &str) {
         let name = self.name(field);
         self.flaws.push(flaw(&name, value, expected));
     }
 
-    pub(crate) fn text(&mut self, field: &str) -> Option<String> {
+    pub fn text(&mut self, field: &str) -> Option<String> {
         let value = self.take(field)?;
         match value {
             Value::String(text) => Some(text),
@@ -90,7 +91,7 @@ impl<'f> Part<'f> {
         }
     }
 
-    pub(crate) fn required(&mut self, field: &str) -> String {
+    pub fn required(&mut self, field: &str) -> String {
         if !self.fields.contains_key(field) {
             self.known.push(field.to_owned());
             self.bad(field, &Value::Null, "text");
@@ -99,7 +100,7 @@ impl<'f> Part<'f> {
         self.text(field).unwrap_or_default()
     }
 
-    pub(crate) fn texts(&mut self, field: &str) -> Vec<String> {
+    pub fn texts(&mut self, field: &str) -> Vec<String> {
         let Some(value) = self.take(field) else { return Vec::new() };
         let texts = match &value {
             Value::Array(items) if items.len() <= LIST_MAX => {
@@ -114,7 +115,7 @@ impl<'f> Part<'f> {
     }
 
     /// As `texts`, with numbers and truth values as they are written: arguments are often that.
-    pub(crate) fn words(&mut self, field: &str) -> Vec<String> {
+    pub fn words(&mut self, field: &str) -> Vec<String> {
         if let Some(Value::Array(items)) = self.fields.get_mut(field) {
             for item in items.iter_mut().filter(|item| item.is_number() || item.is_boolean()) {
                 *item = Value::String(item.to_string());
@@ -123,7 +124,7 @@ impl<'f> Part<'f> {
         self.texts(field)
     }
 
-    pub(crate) fn switch(&mut self, field: &str) -> Option<bool> {
+    pub fn switch(&mut self, field: &str) -> Option<bool> {
         let value = self.take(field)?;
         value.as_bool().or_else(|| {
             self.bad(field, &value, "true or false");
@@ -131,7 +132,7 @@ impl<'f> Part<'f> {
         })
     }
 
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         for (field, value) in std::mem::take(&mut self.fields) {
             let nearest = self.known.iter().min_by_key(|known| distance(&field, known));
             let near = nearest.filter(|known| field.len() <= 80 && distance(&field, known) <= 1 + known.len() / 4);
@@ -148,7 +149,7 @@ fn names_a_secret(field: &str) -> bool {
     ["secret", "token", "password", "credential", "api_key", "apikey", "auth"].iter().any(|word| field.contains(word))
 }
 
-pub(crate) fn flaw(field: &str, value: &Value, expected: &str) -> Flaw {
+pub fn flaw(field: &str, value: &Value, expected: &str) -> Flaw {
     let text = if value.is_null() { "missing".to_owned() } else { value.to_string() };
     let value =
         if text.chars().count() > 80 { format!("{}…", text.chars().take(80).collect::<String>()) } else { text };

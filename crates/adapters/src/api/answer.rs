@@ -103,7 +103,7 @@ pub(super) fn clean_text(redactor: &Redactor, text: &str) -> String {
 }
 
 /// Seconds, or a date of HTTP; a date that has passed is no time at all.
-fn retry_after_ms(text: &str, now: SystemTime) -> Option<u64> {
+pub(crate) fn retry_after_ms(text: &str, now: SystemTime) -> Option<u64> {
     let text = text.trim();
     if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() {
         return Some(text.parse::<u64>().map_or(u64::MAX, |seconds| seconds.saturating_mul(1_000)));

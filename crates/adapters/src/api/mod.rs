@@ -28,6 +28,7 @@ use build::{Built, build};
 use reach::{Place, judge};
 use sign::{Question, Signature, Tokens};
 
+pub(crate) use answer::retry_after_ms;
 pub use reach::Decision;
 
 /// Redirects that one call follows.
@@ -410,7 +411,7 @@ fn lost(e: reqwest::Error, url: &Url) -> Failed {
 }
 
 /// An error with its causes, without the address it was about.
-fn chain(e: reqwest::Error) -> String {
+pub(crate) fn chain(e: reqwest::Error) -> String {
     let e = e.without_url();
     let mut text = e.to_string();
     let mut source = std::error::Error::source(&e);

@@ -58,6 +58,14 @@ impl Redactor {
         (clean, count)
     }
 
+    /// How many bytes at the end may be the beginning of a value it was told of.
+    pub fn begun(&self, bytes: &[u8]) -> usize {
+        let of = |value: &Vec<u8>| {
+            (1..value.len().min(bytes.len() + 1)).rev().find(|n| bytes.ends_with(&value[..*n])).unwrap_or(0)
+        };
+        self.values.iter().map(of).max().unwrap_or(0)
+    }
+
     /// The text without secrets, and how many there were.
     pub fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
         let (mut text, mut count) = self.redact_values(text);

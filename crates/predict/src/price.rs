@@ -1,0 +1,188 @@
+//! What tokens cost: the table of prices, the most a call can come to, and what it came to. Read by whoever reserves and
+//! settles; never by a model's word about money.
+
+use std::collections::BTreeMap;
+
+use actum_contract::limit::INTEGER_SAFE_MAX;
+use actum_contract::part::{Flaw, Part};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::protocol::Usage;
+
+/// Tokens that a price is for.
+const PER_TOKENS: u128 = 1_000_000;
+
+/// Prices that one table may have.
+const PRICES_MAX: usize = 1_000;
+
+/// Letters of a currency's name.
+const CURRENCY_CHARS_MAX: usize = 32;
+
+pub const CURRENCY: &str = "usd_micros";
+
+const NOUN: &str = "a price";
+
+/// Price of a million tokens of each kind, in the smallest unit of its currency.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Price {
+    pub input: u64,
+    pub output: u64,
+    /// Of input that comes from a cache; as input otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<u64>,
+    /// Of input that is written to a cache; as input otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write: Option<u64>,
+    pub currency: String,
+}
+
+/// The table: by model, `provider/model`, or a pattern of either with `*`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prices(BTreeMap<String, Price>);
+
+impl Prices {
+    /// Reads the table `[prices]`.
+    pub fn read(value: &Value) -> Result<Self, Vec<Flaw>> {
+        let mut flaws = Vec::new();
+        let fields = match value {
+            Value::Null => return Ok(Self::default()),
+            Value::Object(fields) if fields.len() <= PRICES_MAX => fields,
+            other => {
+                let expected = format!("a table of at most {PRICES_MAX} prices");
+                return Err(vec![actum_contract::part::flaw("prices", other, &expected)]);
+            }
+        };
+        let mut prices = BTreeMap::new();
+        for (name, value) in fields {
+            let at = format!("prices.{name}");
+            if name.is_empty() || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                flaws.push(actum_contract::part::flaw(
+                    &at,
+                    &json!(name),
+                    "a model, provider/model, or a pattern with *",
+                ));
+            }
+            prices.insert(name.clone(), read(&mut Part::new(value, &at, NOUN, &mut flaws)));
+        }
+        if flaws.is_empty() { Ok(Self(prices)) } else { Err(flaws) }
+    }
+
+    /// The price of a model: its own at this provider, its own, or that of the longest pattern that fits (of
+    /// two as long, the later by name).
+    pub fn find(&self, provider: &str, model: &str) -> Option<&Price> {
+        let full = format!("{provider}/{model}");
+        self.0.get(&full).or_else(|| self.0.get(model)).or_else(|| {
+            let fits = |pattern: &str| pattern.contains('*') && (matches(pattern, &full) || matches(pattern, model));
+            let fitting = self.0.iter().filter(|(pattern, _)| fits(pattern));
+            fitting.max_by_key(|(pattern, _)| pattern.len()).map(|(_, price)| price)
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Price)> {
+        self.0.iter().map(|(name, price)| (name.as_str(), price))
+    }
+}
+
+fn read(part: &mut Part<'_>) -> Price {
+    let [input, output, cached, cache_write] = ["input", "output", "cached", "cache_write"].map(|field| {
+        let is_needed = ["input", "output"].contains(&field);
+        let value = part.take(field);
+        let number = value.as_ref().and_then(Value::as_u64).filter(|number| *number <= INTEGER_SAFE_MAX);
+        if number.is_none() && (is_needed || value.is_some()) {
+            let expected = "a whole number, the price of a million tokens in the smallest unit of the currency";
+            part.bad(field, value.as_ref().unwrap_or(&Value::Null), expected);
+        }
+        number
+    });
+    let currency = part.text("currency").unwrap_or_else(|| CURRENCY.to_owned());
+    if !is_currency(&currency) {
+        let expected = format!("a name of at most {CURRENCY_CHARS_MAX} small letters, digits and _");
+        part.bad("currency", &json!(currency), &expected);
+    }
+    part.finish();
+    Price { input: input.unwrap_or_default(), output: output.unwrap_or_default(), cached, cache_write, currency }
+}
+
+fn is_currency(name: &str) -> bool {
+    let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    (1..=CURRENCY_CHARS_MAX).contains(&name.len()) && name.bytes().all(is_fit)
+}
+
+/// Whether a name fits a pattern in which `*` stands for anything, nothing included.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // Where the last star was, and how much of the name it has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(byte) if *byte == name[n] => (p, n) = (p + 1, n + 1),
+            _ => {
+                let Some((at, taken)) = star else { return false };
+                star = Some((at, taken + 1));
+                (p, n) = (at + 1, taken + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// The most that a call can come to: the whole input at the dearest of its prices. Never less than the cost of any usage
+/// within these bounds.
+pub fn estimate(price: &Price, input_tokens_max: u64, output_tokens_max: u64) -> u64 {
+    let dearest = [Some(price.input), price.cached, price.cache_write].into_iter().flatten().max().unwrap_or_default();
+    total([(dearest, input_tokens_max), (price.output, output_tokens_max), (0, 0), (0, 0)])
+}
+
+/// What a call came to. Rounded up once, in the end.
+pub fn cost(price: &Price, usage: &Usage) -> u64 {
+    let cached = usage.cached.min(usage.input);
+    let cache_write = usage.cache_write.min(usage.input - cached);
+    let plain = usage.input - cached - cache_write;
+    total([
+        (price.input, plain),
+        (price.cached.unwrap_or(price.input), cached),
+        (price.cache_write.unwrap_or(price.input), cache_write),
+        (price.output, usage.output),
+    ])
+}
+
+fn total(parts: [(u64, u64); 4]) -> u64 {
+    let products = parts.map(|(price, tokens)| u128::from(price).saturating_mul(u128::from(tokens)));
+    let sum = products.into_iter().fold(0, u128::saturating_add);
+    u64::try_from(sum.div_ceil(PER_TOKENS)).unwrap_or(u64::MAX)
+}
+
+/// JSON Schema of the table.
+pub fn schema() -> Value {
+    let amount = json!({"type": "integer", "minimum": 0, "maximum": INTEGER_SAFE_MAX});
+    let price = json!({
+        "type": "object",
+        "description": "price of a million tokens, in the smallest unit of the currency",
+        "properties": {
+            "input": amount, "output": amount,
+            "cached": amount, "cache_write": amount,
+            "currency": {"type": "string", "pattern": format!("^[a-z0-9_]{{1,{CURRENCY_CHARS_MAX}}}$"), "default": CURRENCY},
+        },
+        "required": ["input", "output"],
+        "additionalProperties": false,
+    });
+    json!({
+        "type": "object",
+        "description": "by model, provider/model, or a pattern of either with *",
+        "maxProperties": PRICES_MAX,
+        "additionalProperties": price,
+    })
+}
+
+#[cfg(test)]
+mod tests;
