@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::event::{self, Event, Fields};
 use crate::refusal::{Code, Refusal, Violation};
 use crate::registry::{self, Registered};
+use crate::reserved;
 
 /// A document on its way to the ledger: valid by itself, or refused before the ledger was asked.
 #[derive(Debug, Clone)]
@@ -74,7 +75,7 @@ pub fn read(text: &[u8], now: Timestamp) -> Submission {
         return reject(None, vec![Violation::at(message, 1, 1)], text);
     }
     match canon::parse(text) {
-        Ok(value) => match registry::forged(&value) {
+        Ok(value) => match reserved::forged(&value) {
             None => read_value(value, now),
             Some(violation) => reject(tenant_of(&value), vec![violation], &written(&value)),
         },

@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 use crate::entry::Entry;
 use crate::event::{Fields, whole, words};
 use crate::journal::Work;
-use crate::refusal::Violation;
 
 pub const TYPE: &str = "registry_change";
 pub const MODULE: &str = "registry";
@@ -114,24 +113,12 @@ pub fn is_id(id: &str) -> bool {
 }
 
 /// Whether an entry's id has the form that changes have; nobody else may bring such an id.
-fn is_entry_id(id: &str) -> bool {
+pub(crate) fn is_entry_id(id: &str) -> bool {
     let mut parts = id.strip_prefix(ID_PREFIX).unwrap_or_default().split(':');
     let kind = parts.next().and_then(Kind::named);
     let item = parts.next().filter(|item| is_id(item));
     let n = parts.next().filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     kind.is_some() && item.is_some() && n.is_some() && parts.next().is_none()
-}
-
-/// What a document that comes from outside says in the registry's name. Entries written before there was a registry
-/// are not asked this.
-pub(crate) fn forged(document: &Value) -> Option<Violation> {
-    let text = |field: &str| document.get(field).and_then(Value::as_str);
-    if text("type") == Some(TYPE) {
-        let message = "is written by the registry alone: use `actum tool` and `actum adapter`";
-        return Some(Violation::new("type", format!("{TYPE} {message}")));
-    }
-    let reserved = || Violation::new("id", "has the form reserved for changes of the registry");
-    text("id").filter(|id| is_entry_id(id)).map(|_| reserved())
 }
 
 /// What a list of everything shows of an item, and no more: it is read whole, and often.

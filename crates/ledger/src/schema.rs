@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::event::{self, Coherence, CoherencePolicy, State};
-use crate::registry;
+use crate::reserved;
 
 /// The shape of an execution event. Rules between fields are in the description; the ledger checks all of them.
 pub fn execution_event() -> Value {
@@ -52,6 +52,7 @@ pub fn execution_event() -> Value {
 /// The shape of every other entry.
 pub fn ledger_entry() -> Value {
     let text = json!({"type": "string", "pattern": "\\S"});
+    let ours: Vec<_> = std::iter::once(event::TYPE).chain(reserved::types()).collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ledger entry",
@@ -61,7 +62,7 @@ pub fn ledger_entry() -> Value {
         "properties": {
             "id": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
             "tenantId": text, "robotId": text, "module": text, "source": text,
-            "type": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}$", "not": {"enum": [event::TYPE, registry::TYPE]}},
+            "type": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}$", "not": {"enum": ours}},
             "state": text,
             "createdAt": {"type": "string", "format": "date-time"},
             "payload": {"type": "object"},

@@ -7,11 +7,12 @@ use actum_ledger::draft::{Draft, Rejection, Submission};
 use actum_ledger::journal::{JournalError, Outcome};
 use actum_ledger::refusal::Refusal;
 use actum_ledger::registry::Status;
+use actum_ledger::run::Written;
 use actum_ledger::time::Moment;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::queue::Request;
+use crate::queue::{Done, Request};
 
 /// Refused documents kept for each tenant; older ones make room.
 pub(crate) const DEAD_LETTERS_MAX: i64 = 10_000;
@@ -84,6 +85,14 @@ pub(crate) fn decide_all(book: &mut Book, all: &[Submission], now: &Moment) -> R
         return Err(NotTaken { refusal, spoiled: !entries.is_empty() });
     }
     Ok(entries)
+}
+
+/// The answer to a request whose entries are refused.
+pub(crate) fn left_out(request: &Request, refusal: &Refusal) -> Done {
+    match request {
+        Request::Spend(request) => Done::Spent(request.not_taken(&refusal.message)),
+        _ => Done::Written(Written::Refused(refusal.clone())),
+    }
 }
 
 /// A word out of the table of what is registered.

@@ -1,6 +1,6 @@
 //! The places in this crate where a test may stop the process for good.
 
-/// Every place, in the order in which an append, a run, the upkeep and the blobs pass them.
+/// Every place, in the order in which an append, a run, money, the upkeep and the blobs pass them.
 pub const POINTS: &[&str] = &[
     "migrate.applied",
     "append.begun",
@@ -8,6 +8,7 @@ pub const POINTS: &[&str] = &[
     "run.submitted",
     "run.claimed",
     "run.committed",
+    "spend.written",
     "append.written",
     "append.committed",
     "checkpoint.written",

@@ -1,4 +1,4 @@
-//! The database: the journal of the ledger, its projections and the runs, on SQLite or PostgreSQL with one semantics;
+//! The database: the journal of the ledger, its projections, the runs and the money, on SQLite or PostgreSQL with one semantics;
 //! and the blobs, contents by their digest, in packs in a local folder.
 //!
 //! Every decision is made by `actum_ledger`; this crate makes it atomic and durable. Joined in `cli`. No SQL stands
@@ -12,6 +12,7 @@ mod migration;
 mod postgres;
 mod queue;
 mod request;
+mod spend;
 mod sqlite;
 mod tree;
 mod upkeep;
@@ -23,15 +24,16 @@ use actum_ledger::Journal;
 use actum_ledger::journal::JournalError;
 use actum_ledger::registry::Registry;
 use actum_ledger::run::Runs;
+use actum_ledger::spend::Spend;
 
 pub use crash::POINTS as CRASH_POINTS;
 pub use migration::VERSION;
 pub use upkeep::{Check, Projection, Upkeep};
 
 /// Everything a store can do.
-pub trait Store: Journal + Upkeep + Runs + Registry {}
+pub trait Store: Journal + Upkeep + Runs + Registry + Spend {}
 
-impl<T: Journal + Upkeep + Runs + Registry> Store for T {}
+impl<T: Journal + Upkeep + Runs + Registry + Spend> Store for T {}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,6 +25,10 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite-0003.sql"),
         postgres: include_str!("../migrations/postgres-0003.sql"),
     },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0004.sql"),
+        postgres: include_str!("../migrations/postgres-0004.sql"),
+    },
 ];
 
 /// The version this program writes.

@@ -8,9 +8,11 @@ use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
 use actum_ledger::draft::Submission;
 use actum_ledger::journal::{JournalError, Outcome, Work};
 use actum_ledger::run::{Renewed, Run, Written};
+use actum_ledger::spend::{Answer as SpendAnswer, Authorization, Held, Reservation};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::request::RunRequest;
+use crate::spend::{STUCK_MAX, SpendRequest, Spent};
 
 /// Requests that may wait for the writer before new ones are turned away.
 const QUEUE_REQUESTS_MAX: usize = 8_192;
@@ -21,6 +23,7 @@ pub(crate) enum Request {
     Append(Submission),
     Checkpoint { tenant: Tenant, size: u64, note: String },
     Run(RunRequest),
+    Spend(SpendRequest),
 }
 
 impl Request {
@@ -29,6 +32,7 @@ impl Request {
             Self::Append(submission) => submission.bytes(),
             Self::Checkpoint { note, .. } => note.len(),
             Self::Run(request) => request.bytes(),
+            Self::Spend(request) => request.bytes(),
         }
     }
 
@@ -38,6 +42,7 @@ impl Request {
             Self::Append(submission) => std::slice::from_ref(submission),
             Self::Checkpoint { .. } => &[],
             Self::Run(request) => request.entries(),
+            Self::Spend(request) => request.entries(),
         }
     }
 }
@@ -50,6 +55,7 @@ pub(crate) enum Done {
     Written(Written),
     Claimed(Vec<Run>),
     Renewed(Vec<Renewed>),
+    Spent(Spent),
 }
 
 type Answer = oneshot::Sender<Result<Done, JournalError>>;
@@ -143,6 +149,54 @@ impl Sender {
             Done::Renewed(renewed) => Some(renewed),
             _ => None,
         })
+    }
+
+    pub(crate) fn authorization(
+        &self,
+        request: Result<SpendRequest, JournalError>,
+    ) -> Work<'static, SpendAnswer<Authorization>> {
+        self.spend(request, |done| match done {
+            Done::Spent(Spent::Authorization(answer)) => Some(*answer),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn held(&self, request: Result<SpendRequest, JournalError>) -> Work<'static, SpendAnswer<Held>> {
+        self.spend(request, |done| match done {
+            Done::Spent(Spent::Held(answer)) => Some(*answer),
+            _ => None,
+        })
+    }
+
+    /// Gives up what is stuck, some after some.
+    pub(crate) fn stuck(&self, tenant: Tenant, run: Option<String>) -> Work<'static, Vec<Reservation>> {
+        let sender = self.clone();
+        Box::pin(async move {
+            let mut all = Vec::new();
+            loop {
+                let some = sender.spend(SpendRequest::stuck(&tenant, run.as_deref()), |done| match done {
+                    Done::Spent(Spent::Stuck(some)) => Some(some),
+                    _ => None,
+                });
+                let some = some.await?;
+                let more = some.len() >= STUCK_MAX;
+                all.extend(some);
+                if !more {
+                    return Ok(all);
+                }
+            }
+        })
+    }
+
+    fn spend<T: Send + 'static>(
+        &self,
+        request: Result<SpendRequest, JournalError>,
+        expected: fn(Done) -> Option<T>,
+    ) -> Work<'static, T> {
+        match request {
+            Ok(request) => self.send(Request::Spend(request), expected),
+            Err(e) => Box::pin(async { Err(e) }),
+        }
     }
 
     fn send_checked<T: Send + 'static>(

@@ -123,7 +123,7 @@ impl RunRequest {
     }
 }
 
-fn keys<'a>(all: impl IntoIterator<Item = &'a String>) -> Result<(), JournalError> {
+pub(crate) fn keys<'a>(all: impl IntoIterator<Item = &'a String>) -> Result<(), JournalError> {
     for key in all {
         if key.len() > KEY_BYTES_MAX {
             return Err(JournalError::Unusable(format!("a name of {} bytes is too long to be a key", key.len())));
@@ -133,7 +133,7 @@ fn keys<'a>(all: impl IntoIterator<Item = &'a String>) -> Result<(), JournalErro
     Ok(())
 }
 
-fn texts<'a>(all: impl IntoIterator<Item = &'a String>) -> Result<(), JournalError> {
+pub(crate) fn texts<'a>(all: impl IntoIterator<Item = &'a String>) -> Result<(), JournalError> {
     match all.into_iter().any(|text| text.contains('\0')) {
         true => Err(JournalError::Unusable("text with a NUL in it cannot be stored".into())),
         false => Ok(()),

@@ -5,7 +5,10 @@ use std::path::Path;
 use actum_contract::id::Tenant;
 use actum_ledger::checkpoint::Checkpoint;
 use actum_ledger::journal::{JournalError, Work};
+use actum_ledger::spend::{Authorization, Sum, audit};
 use actum_ledger::verify::Walk;
+
+use crate::spend::AUTHORIZATION;
 
 /// What an operator may ask of a store.
 pub trait Upkeep: Send + Sync {
@@ -14,6 +17,9 @@ pub trait Upkeep: Send + Sync {
 
     /// Asks the database itself whether it is sound.
     fn check_database(&self) -> Work<'_, Check>;
+
+    /// Whether what is spent and reserved is what the reservations come to.
+    fn check_spend(&self) -> Work<'_, Check>;
 
     /// Makes every projection from the journal and compares it with the stored one; with `replace`, puts the new
     /// ones in place where they differ. A journal that does not verify is refused: nothing is made from it.
@@ -57,9 +63,9 @@ pub(crate) fn walk_of(tenant: &Tenant, notes: &[String]) -> Walk {
     Walk::new(tenant.clone(), checkpoints)
 }
 
-/// Tables of records about runs and their columns, for a copy: text, whole numbers and truth values only. Where a shared
+/// Tables of records about runs and money and their columns, for a copy: text, whole numbers and truth values only. Where a shared
 /// store names the run and SQLite has its number instead, also how a row is put there.
-pub(crate) const RUN_TABLES: [(&str, &str, Option<&str>); 6] = [
+pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 8] = [
     (
         "run",
         "tenant, id, submission, item, robot, place, state, attempt, epoch, version, owner, lease_until_ms, waits, \
@@ -86,7 +92,30 @@ pub(crate) const RUN_TABLES: [(&str, &str, Option<&str>); 6] = [
     ),
     ("run_dependency", "tenant, run, depends_on", None),
     ("capsule", "tenant, place, hash, run", None),
+    ("spend_authorization", AUTHORIZATION, None),
+    (
+        "spend_reservation",
+        "n, tenant, authorization_id, run, call, amount, currency, state, retry, idempotency_key, correlation, \
+         committed, reason, approval, day, reserved_ms, deadline_ms, settled_ms, reconciled",
+        None,
+    ),
 ];
+
+/// What the reservations of each authorization come to, by the day they count for.
+pub(crate) const SUMS: &str = "SELECT tenant, authorization_id, day,
+        CAST(COALESCE(SUM(committed), 0) AS BIGINT),
+        CAST(COALESCE(SUM(CASE WHEN state IN ('reserved', 'reconcile_required') THEN amount END), 0) AS BIGINT)
+    FROM spend_reservation GROUP BY tenant, authorization_id, day";
+
+/// What an audit of the money found.
+pub(crate) fn audited(all: &[Authorization], sums: &[Sum]) -> Check {
+    let wrong = audit(all, sums);
+    let detail = match wrong.first() {
+        None => format!("{} authorizations agree with their reservations", all.len()),
+        Some(first) => format!("{} figures do not agree: {first}", wrong.len()),
+    };
+    Check { name: "spend", ok: wrong.is_empty(), detail }
+}
 
 /// The projections, in the order in which they are reported.
 pub(crate) const PROJECTIONS: [&str; 5] = ["ledger_log", "ledger_node", "execution", "superseded", "registry"];

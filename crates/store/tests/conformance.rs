@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use actum_ledger::registry::Kind;
 use actum_ledger::run::Filter;
+use actum_ledger::spend;
 use actum_store::{Location, Older, Store, open};
 use actum_testkit::conformance;
 use actum_testkit::folder::Folder;
@@ -13,6 +14,7 @@ use actum_testkit::memory::Memory;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::registry::{self, Registered};
 use actum_testkit::runs::{self, Both};
+use actum_testkit::spend::{self as money, Purse};
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
@@ -169,6 +171,60 @@ fn postgres_registry() {
         let store = store(&Location::Postgres(shared_url())).await;
         registry::registry(registered(&store)).await;
         rebuilt_registry(store).await;
+    });
+}
+
+/// The money is in a copy, to the last unit, and adds up wherever it is.
+async fn copied_money(store: Arc<dyn Store>) {
+    let check = store.check_spend().await.unwrap();
+    assert!(check.ok, "{}", check.detail);
+    let folder = Folder::new();
+    let copy = folder.join("copy.db");
+    store.backup(&copy).await.unwrap();
+    let copied = self::store(&Location::Sqlite(copy.clone())).await;
+    let filter = || spend::Filter { limit: 1_000, ..spend::Filter::default() };
+    for name in money::TENANTS {
+        let tenant = runs::tenant(name);
+        let all = store.authorizations(&tenant).await.unwrap();
+        assert!(!all.is_empty(), "{name}");
+        assert_eq!(copied.authorizations(&tenant).await.unwrap(), all);
+        let held = store.reservations(&tenant, filter()).await.unwrap();
+        assert_eq!(copied.reservations(&tenant, filter()).await.unwrap(), held);
+    }
+    assert_eq!(copied.check_spend().await.unwrap(), check);
+    // Making the projections anew leaves the money alone.
+    assert!(copied.projections(true).await.unwrap().iter().all(|p| p.differing == 0));
+    assert_eq!(copied.check_spend().await.unwrap(), check);
+    copied.reserve(money::wish("many", "a", "one more", 5)).await.unwrap().unwrap();
+    drop(copied);
+    // What somebody else did to it is found.
+    let connection = rusqlite::Connection::open(&copy).unwrap();
+    connection.execute_batch("UPDATE spend_authorization SET spent = spent - 1 WHERE tenant = 'many'").unwrap();
+    drop(connection);
+    let check = self::store(&Location::Sqlite(copy)).await.check_spend().await.unwrap();
+    assert!(!check.ok && check.detail.contains("a of many says 709 spent, its reservations come to 710"), "{check:?}");
+}
+
+fn purse(store: &Arc<dyn Store>) -> Purse {
+    Purse { spend: Arc::<dyn Store>::clone(store), journal: Arc::<dyn Store>::clone(store) }
+}
+
+#[test]
+fn sqlite_money() {
+    let folder = Folder::new();
+    block_on(async {
+        let store = store(&Location::Sqlite(folder.join("actum.db"))).await;
+        money::spend(purse(&store)).await;
+        copied_money(store).await;
+    });
+}
+
+#[test]
+fn postgres_money() {
+    block_on(async {
+        let store = store(&Location::Postgres(shared_url())).await;
+        money::spend(purse(&store)).await;
+        copied_money(store).await;
     });
 }
 

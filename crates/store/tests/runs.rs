@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use actum_ledger::journal::Range;
-use actum_ledger::run::{Claim, Commit, End, Filter, Held, NewEvent, NewRun, Run, RunState, Settle, Written};
+use actum_ledger::run::{Claim, Commit, End, Filter, Held, NewEvent, NewRun, Run, RunState, Runs, Settle, Written};
 use actum_store::{Location, Older, Store, VERSION, open};
 use actum_testkit::dice::Dice;
 use actum_testkit::event::{event, signal, submission};
@@ -290,7 +290,7 @@ async fn play(store: &Arc<dyn Store>, name: &str, dice: &mut Dice) {
                     forget_capsule: true,
                 };
                 let expected = if fits { Written::Done } else { Written::Lost };
-                assert_eq!(store.settle(settle).await.unwrap(), expected, "{id} {from} {to}");
+                assert_eq!(Runs::settle(&**store, settle).await.unwrap(), expected, "{id} {from} {to}");
             }
             (_, Some(id)) => {
                 let run = model.0.get_mut(&id).unwrap();

@@ -10,6 +10,8 @@ mod rows;
 mod run;
 mod run_read;
 mod run_rows;
+mod spend;
+mod spend_rows;
 mod upkeep;
 mod write;
 

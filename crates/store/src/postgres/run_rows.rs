@@ -15,7 +15,7 @@ use crate::change::{Ended, Fact};
 pub(super) type Key<'a> = (&'a str, &'a str);
 
 /// The database's clock, once for a statement: leases are compared with it on every machine.
-const NOW: &str = "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
+pub(super) const NOW: &str = "(SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
 
 /// What is to be written about runs, a table's rows together.
 #[derive(Debug, Default)]
@@ -339,7 +339,7 @@ async fn put_texts(client: &Client, statement: &Statement, all: &[(Key<'_>, &str
 }
 
 /// Nothing is sent for nothing.
-async fn execute(
+pub(super) async fn execute(
     client: &Client,
     statement: &Statement,
     rows: usize,

@@ -15,9 +15,13 @@ use tokio_postgres::{Client, Column, Row};
 
 use super::read::{TENANTS, letter, row_of};
 use super::rows::Rows;
+use super::spend::{authorization_of, sum_of};
 use super::{Postgres, failed, open};
+use crate::spend::AUTHORIZATION;
 use crate::sqlite::Copy;
-use crate::upkeep::{Check, PROJECTIONS, Projection, RUN_TABLES, Upkeep, WALK_ENTRIES, refuse_existing, walk_of};
+use crate::upkeep::{
+    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, refuse_existing, walk_of,
+};
 use crate::{crash, tree};
 
 impl Upkeep for Postgres {
@@ -35,6 +39,20 @@ impl Upkeep for Postgres {
             let unique: i64 = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
             let detail = format!("{unique} of 2 unique keys of the journal are in force");
             Ok(Check { name: "database", ok: unique == 2, detail })
+        })
+    }
+
+    fn check_spend(&self) -> Work<'_, Check> {
+        Box::pin(async move {
+            let client = open::connect(&self.config).await?;
+            // One snapshot: what is counted must be what is compared.
+            client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(failed)?;
+            let sql = format!("SELECT {AUTHORIZATION} FROM spend_authorization ORDER BY tenant, id");
+            let all = client.query(&sql, &[]).await.map_err(failed)?;
+            let all = all.iter().map(authorization_of).collect::<Result<Vec<_>, _>>()?;
+            let sums = client.query(SUMS, &[]).await.map_err(failed)?;
+            client.batch_execute("COMMIT").await.map_err(failed)?;
+            Ok(audited(&all, &sums.iter().map(sum_of).collect::<Vec<_>>()))
         })
     }
 
@@ -69,7 +87,7 @@ impl Upkeep for Postgres {
             while let Some(row) = letters.try_next().await.map_err(failed)? {
                 copy.letter(&letter(&row))?;
             }
-            for (table, columns, insert) in RUN_TABLES {
+            for (table, columns, insert) in RECORD_TABLES {
                 let sql = format!("SELECT {columns} FROM {table} ORDER BY 1, 2, 3");
                 let mut rows = pin!(client.query_raw(&sql, none).await.map_err(failed)?);
                 while let Some(row) = rows.try_next().await.map_err(failed)? {

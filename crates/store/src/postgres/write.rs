@@ -14,6 +14,7 @@ use actum_ledger::journal::JournalError;
 use actum_ledger::merkle::Frontier;
 use actum_ledger::refusal::Refusal;
 use actum_ledger::run::{Run, Written};
+use actum_ledger::spend::Purse;
 use actum_ledger::state::Last;
 use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
@@ -23,11 +24,13 @@ use tokio_postgres::{Config, Row, Statement};
 use super::rows::Rows;
 use super::run::{Roll, Share, keys};
 use super::run_rows::{Key, RunPlan, RunRows};
+use super::spend_rows::{Money, SpendRows, spending};
 use super::{failed, open};
-use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts};
+use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts, left_out};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
 use crate::request::RunRequest;
+use crate::spend::{Planned, SpendRequest, Spent};
 
 /// Runs until all callers are gone. A connection that failed is not used again; the next batch gets a new one.
 pub(super) fn run(config: Config, mut receiver: Receiver) {
@@ -58,6 +61,8 @@ struct Writer {
     rows: Rows,
     /// Prepared when the first request about runs arrives.
     run_rows: OnceCell<RunRows>,
+    /// Prepared when the first request about money arrives.
+    spend_rows: OnceCell<SpendRows>,
     /// Transactions begun, to know when plans are old.
     begun: Cell<u64>,
     lock: Statement,
@@ -72,6 +77,7 @@ struct Facts {
     entries: Vec<Row>,
     executions: Vec<Row>,
     runs: Vec<Row>,
+    money: Money,
 }
 
 impl Facts {
@@ -91,6 +97,9 @@ impl Facts {
 struct Plan<'a> {
     book: Book,
     roll: Roll<'a>,
+    purse: Purse,
+    /// When it is, for money.
+    now_ms: i64,
     answers: Vec<Answer>,
     entries: Vec<Appended>,
     letters: Vec<Letter>,
@@ -108,6 +117,8 @@ impl<'a> Plan<'a> {
         Ok(Self {
             book: facts.book()?,
             roll: Roll::new(keys, &facts.runs)?,
+            purse: facts.money.purse()?,
+            now_ms: facts.money.now_ms,
             answers: Vec::new(),
             entries: Vec::new(),
             letters: Vec::new(),
@@ -119,7 +130,7 @@ impl<'a> Plan<'a> {
     fn decide(&mut self, requests: &'a [Request], refused: &Refused, now: &Moment) -> Result<(), (usize, Refusal)> {
         for (at, request) in requests.iter().enumerate() {
             let answer = match (request, refused.get(&at)) {
-                (_, Some(refusal)) => Answer::Done(Done::Written(Written::Refused(refusal.clone()))),
+                (_, Some(refusal)) => Answer::Done(left_out(request, refusal)),
                 (Request::Append(submission), _) => {
                     let (effect, outcome) = decide(&mut self.book, submission, now);
                     match effect {
@@ -134,6 +145,10 @@ impl<'a> Plan<'a> {
                     Answer::Done(Done::Kept)
                 }
                 (Request::Run(request), _) => self.decide_run(request, now).map_err(|refusal| (at, refusal))?,
+                (Request::Spend(request), _) => {
+                    let spent = self.decide_spend(request, now).map_err(|refusal| (at, refusal))?;
+                    Answer::Done(Done::Spent(spent))
+                }
             };
             self.answers.push(answer);
         }
@@ -167,6 +182,17 @@ impl<'a> Plan<'a> {
             },
         };
         Ok(Answer::Done(Done::Written(written)))
+    }
+
+    fn decide_spend(&mut self, request: &SpendRequest, now: &Moment) -> Result<Spent, Refusal> {
+        let Planned { step, entries } = match request.decide(&self.purse, self.now_ms) {
+            Ok(planned) => planned,
+            Err(answer) => return Ok(answer),
+        };
+        match self.decide_all(&entries, now)? {
+            Written::Refused(refusal) => Ok(request.not_taken(&refusal.message)),
+            Written::Done | Written::Lost => Ok(self.purse.apply(step)),
+        }
     }
 
     /// An error is a refusal for which all has to be decided again.
@@ -210,7 +236,8 @@ impl Writer {
             client.prepare(executions)
         )
         .map_err(failed)?;
-        Ok(Self { rows, run_rows: OnceCell::new(), begun: Cell::new(0), lock, logs, entries, executions })
+        let (run_rows, spend_rows) = (OnceCell::new(), OnceCell::new());
+        Ok(Self { rows, run_rows, spend_rows, begun: Cell::new(0), lock, logs, entries, executions })
     }
 
     async fn commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
@@ -227,8 +254,15 @@ impl Writer {
             true => Some(self.run_rows.get_or_try_init(|| RunRows::prepare(&self.rows.client)).await.map_err(failed)?),
             false => None,
         };
+        let spend_rows = match spending(requests).next() {
+            Some(_) => {
+                let prepare = || SpendRows::prepare(&self.rows.client);
+                Some(self.spend_rows.get_or_try_init(prepare).await.map_err(failed)?)
+            }
+            None => None,
+        };
         let keys = keys(requests);
-        let facts = self.begin(requests, run_rows, &keys).await?;
+        let facts = self.begin(requests, run_rows, spend_rows, &keys).await?;
         crash::point("append.begun");
 
         let now = Moment::new(Timestamp::now());
@@ -241,11 +275,18 @@ impl Writer {
                 Err((at, refusal)) => refused.insert(at, refusal),
             };
         };
-        self.write(plan, run_rows, &now).await
+        self.write(plan, run_rows, spend_rows, &now).await
     }
 
-    async fn write(&self, plan: Plan<'_>, run_rows: Option<&RunRows>, now: &Moment) -> Result<Vec<Done>, JournalError> {
-        let Plan { book, roll: Roll { plan: run_plan, .. }, answers, entries, letters, checkpoints } = plan;
+    async fn write(
+        &self,
+        plan: Plan<'_>,
+        run_rows: Option<&RunRows>,
+        spend_rows: Option<&SpendRows>,
+        now: &Moment,
+    ) -> Result<Vec<Done>, JournalError> {
+        let Plan { book, roll: Roll { plan: run_plan, .. }, purse, answers, entries, letters, checkpoints, .. } = plan;
+        let money = purse.changes();
         let client = &self.rows.client;
         let entries: Vec<&Appended> = entries.iter().collect();
         let changed: BTreeSet<&Tenant> = entries.iter().map(|e| &e.tenant).collect();
@@ -257,10 +298,16 @@ impl Writer {
         self.rows.insert_letters(&letters, time::nanoseconds(now.at)).await.map_err(failed)?;
         crash::point("append.inserted");
         run_points(&run_plan);
+        if !money.is_empty() {
+            crash::point("spend.written");
+        }
         crash::point("append.written");
         let write = async {
-            match run_rows {
-                Some(run_rows) => run_rows.write(client, &run_plan).await.map_err(failed),
+            if let Some(run_rows) = run_rows {
+                run_rows.write(client, &run_plan).await.map_err(failed)?;
+            }
+            match spend_rows {
+                Some(spend_rows) => spend_rows.write(client, &money).await.map_err(failed),
                 None => Ok(()),
             }
         };
@@ -302,16 +349,19 @@ impl Writer {
         &self,
         requests: &[Request],
         run_rows: Option<&RunRows>,
+        spend_rows: Option<&SpendRows>,
         keys: &[Key<'_>],
     ) -> Result<Facts, JournalError> {
         let client = &self.rows.client;
-        let writers: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).collect();
+        // A request about money may find that the ledger has to be told something.
+        let spenders = spending(requests).map(|request| request.tenant().as_str());
+        let writers: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).chain(spenders).collect();
         let writers: Vec<_> = writers.into_iter().collect();
         let runs = keys.iter().map(|(tenant, _)| *tenant);
         let tenants: BTreeSet<&str> = writers.iter().copied().chain(runs).collect();
         let tenants: Vec<_> = tenants.into_iter().collect();
         loop {
-            let (_, locked, logs, entries, executions, runs) = tokio::try_join!(
+            let (_, locked, logs, entries, executions, runs, money) = tokio::try_join!(
                 biased;
                 async { client.batch_execute(self.begin_sql()).await.map_err(failed) },
                 self.read_of(&self.lock, &tenants),
@@ -324,9 +374,15 @@ impl Writer {
                         None => Ok(Vec::new()),
                     }
                 },
+                async {
+                    match spend_rows {
+                        Some(spend_rows) => spend_rows.read(client, requests).await.map_err(failed),
+                        None => Ok(Money::default()),
+                    }
+                },
             )?;
             if locked.len() == tenants.len() {
-                return Ok(Facts { logs, entries, executions, runs });
+                return Ok(Facts { logs, entries, executions, runs, money });
             }
             // A tenant's first entry. Its lock is made in a transaction of its own: making it while holding others
             // could have two writers wait for each other.

@@ -7,6 +7,8 @@ mod registry;
 mod rows;
 mod run;
 mod run_read;
+mod spend;
+mod spend_read;
 mod upkeep;
 mod write;
 

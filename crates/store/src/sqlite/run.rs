@@ -35,7 +35,7 @@ pub(super) struct Row {
 }
 
 /// An answer; or a refusal for which the whole batch has to be decided again.
-type Answer = Result<Result<Done, Refusal>, JournalError>;
+pub(super) type Answer = Result<Result<Done, Refusal>, JournalError>;
 
 impl<'r> Writing<'_, 'r> {
     pub(super) fn run(&mut self, request: &'r RunRequest) -> Answer {
@@ -67,7 +67,7 @@ impl<'r> Writing<'_, 'r> {
         }
     }
 
-    fn execute(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<usize> {
+    pub(super) fn execute(&self, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<usize> {
         self.tx.prepare_cached(sql)?.execute(values)
     }
 

@@ -7,9 +7,9 @@ use actum_ledger::append::{Log, replay};
 use actum_ledger::journal::{JournalError, Range, Work};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
-use super::{Sqlite, failed, read, rows};
+use super::{Sqlite, failed, read, rows, spend_read};
 use crate::crash;
-use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, refuse_existing, walk_of};
+use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, refuse_existing, walk_of};
 
 impl Upkeep for Sqlite {
     fn versions(&self) -> (usize, usize) {
@@ -24,6 +24,16 @@ impl Upkeep for Sqlite {
             let ok = answer == "ok";
             let detail = if ok { "SQLite finds nothing wrong".into() } else { answer };
             Ok(Check { name: "database", ok, detail })
+        })
+    }
+
+    fn check_spend(&self) -> Work<'_, Check> {
+        Box::pin(async move {
+            let mut connection = self.connect()?;
+            // One snapshot: what is counted must be what is compared.
+            let tx = connection.transaction().map_err(failed)?;
+            let all = spend_read::authorizations(&tx, "true ORDER BY tenant, id", [])?;
+            Ok(audited(&all, &spend_read::sums(&tx).map_err(failed)?))
         })
     }
 

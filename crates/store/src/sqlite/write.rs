@@ -9,7 +9,7 @@ use actum_ledger::draft::{Draft, Submission};
 use actum_ledger::event::State;
 use actum_ledger::journal::{JournalError, Outcome};
 use actum_ledger::refusal::Refusal;
-use actum_ledger::run::Written;
+use actum_ledger::spend::Purse;
 use actum_ledger::state::Last;
 use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::run::Seen;
 use super::{failed, read, rows};
-use crate::batch::{Effect, NotTaken, Refused, decide, decide_all};
+use crate::batch::{Effect, NotTaken, Refused, decide, decide_all, left_out};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
 
@@ -76,6 +76,7 @@ pub(super) struct Writing<'c, 'r> {
     pub(super) tx: &'c Connection,
     pub(super) now_ms: i64,
     pub(super) seen: Seen<'r>,
+    pub(super) purse: Purse,
     now: Moment,
     book: Book,
     changed: BTreeSet<Tenant>,
@@ -87,7 +88,7 @@ impl<'c, 'r> Writing<'c, 'r> {
         let at = Timestamp::now();
         let (now, now_ms) = (Moment::new(at), at.as_millisecond());
         let (book, changed, letters) = (Book::default(), BTreeSet::new(), BTreeSet::new());
-        Self { tx, now_ms, seen: Seen::new(), now, book, changed, letters }
+        Self { tx, now_ms, seen: Seen::new(), purse: Purse::default(), now, book, changed, letters }
     }
 
     /// The answers; or the request that has to be left out, and why.
@@ -99,7 +100,7 @@ impl<'c, 'r> Writing<'c, 'r> {
         let mut all = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {
             let done = match request {
-                _ if refused.contains_key(&at) => Ok(Done::Written(Written::Refused(refused[&at].clone()))),
+                _ if refused.contains_key(&at) => Ok(left_out(request, &refused[&at])),
                 Request::Append(submission) => self.append(submission).map(Done::Appended),
                 Request::Checkpoint { tenant, size, note } => {
                     let sql = "INSERT OR IGNORE INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3)";
@@ -109,6 +110,10 @@ impl<'c, 'r> Writing<'c, 'r> {
                     kept.map(|_| Done::Kept).map_err(failed)
                 }
                 Request::Run(request) => match self.run(request)? {
+                    Ok(done) => Ok(done),
+                    Err(refusal) => return Ok(Err((at, refusal))),
+                },
+                Request::Spend(request) => match self.spend(request)? {
                     Ok(done) => Ok(done),
                     Err(refusal) => return Ok(Err((at, refusal))),
                 },
@@ -134,7 +139,7 @@ impl<'c, 'r> Writing<'c, 'r> {
         Ok(outcome)
     }
 
-    /// Decides the entries of a request about runs, all or none. Nothing is written yet.
+    /// Decides the entries of a request, all or none. Nothing is written yet.
     pub(super) fn decide_all(
         &mut self,
         submissions: &[Submission],
@@ -157,6 +162,7 @@ impl<'c, 'r> Writing<'c, 'r> {
 
     fn finish(&mut self) -> rusqlite::Result<()> {
         self.settle_rows()?;
+        self.settle_money()?;
         for (tenant, log) in self.book.logs().filter(|(tenant, _)| self.changed.contains(*tenant)) {
             rows::put_log(self.tx, tenant.as_str(), log)?;
         }

@@ -1,0 +1,70 @@
+//! What only this program writes into the ledger: types and ids that a document from outside may not have.
+//!
+//! Called where such a document is read. Entries written before a name was reserved are not asked this, nor are ours.
+
+use serde_json::Value;
+
+use crate::refusal::Violation;
+use crate::{registry, spend};
+
+/// A type, and what writes it.
+struct Type {
+    name: &'static str,
+    by: &'static str,
+}
+
+/// The types, but for execution events, which have rules of their own.
+const TYPES: [Type; 4] = [
+    Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
+    Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
+    Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
+    Type { name: "signature_catalog", by: "the catalogue alone: use `actum signature`" },
+];
+
+/// How ids begin that nobody else may bring.
+const PREFIXES: [(&str, &str); 3] =
+    [("spend:", "changes about money"), ("prediction:", "predictions"), ("signature:", "signatures")];
+
+/// The names of the types.
+pub(crate) fn types() -> impl Iterator<Item = &'static str> {
+    TYPES.iter().map(|reserved| reserved.name)
+}
+
+/// What a document that comes from outside says in our name.
+pub(crate) fn forged(document: &Value) -> Option<Violation> {
+    let text = |field: &str| document.get(field).and_then(Value::as_str);
+    let kind = text("type").and_then(|kind| TYPES.iter().find(|reserved| reserved.name == kind));
+    if let Some(Type { name, by }) = kind {
+        return Some(Violation::new("type", format!("{name} is written by {by}")));
+    }
+    let id = text("id")?;
+    let whose = match PREFIXES.iter().find(|(prefix, _)| id.starts_with(prefix)) {
+        Some((_, whose)) => *whose,
+        None if registry::is_entry_id(id) => "changes of the registry",
+        None => return None,
+    };
+    Some(Violation::new("id", format!("has the form reserved for {whose}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_ours_is_not_taken_from_others() {
+        let path = |document: Value| forged(&document).map(|violation| violation.path);
+        for kind in ["registry_change", "spend_change", "prediction_receipt", "signature_catalog"] {
+            assert_eq!(path(json!({"type": kind})).as_deref(), Some("type"), "{kind}");
+        }
+        for id in ["spend:x", "spend:", "prediction:1", "signature:a/b.v1", "registry:tool:grep:1"] {
+            assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
+        }
+        for id in ["spend", "spending:1", "predictions:1", "registry:tool", "xspend:1"] {
+            assert_eq!(path(json!({"type": "note", "id": id})), None, "{id}");
+        }
+        assert_eq!(path(json!({"type": 7, "id": ["spend:"]})), None);
+        assert_eq!(path(json!("spend_change")), None);
+    }
+}
