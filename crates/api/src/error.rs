@@ -74,6 +74,10 @@ pub const RUN_STATE: &str = "RUN_STATE";
 pub const TOOL_DENIED: &str = "TOOL_DENIED";
 pub const REGISTRY_CONFLICT: &str = "REGISTRY_CONFLICT";
 pub const APPROVAL_DENIED: &str = "APPROVAL_DENIED";
+pub const SPEND_DENIED: &str = "SPEND_DENIED";
+pub const SPEND_CONFLICT: &str = "SPEND_CONFLICT";
+pub const PREDICT_FAILED: &str = "PREDICT_FAILED";
+pub const SIGNATURE_CONFLICT: &str = "SIGNATURE_CONFLICT";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -185,6 +189,18 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0703", APPROVAL_DENIED, (3, 403), "A person said no",
         "The call waited for a person, and the answer was no. It holds until it expires.",
         "`actum approvals list` shows what was decided. Ask for less, or ask again when it has expired."),
+    row("A0801", SPEND_DENIED, (3, 403), "The policy says no",
+        "Nobody allowed to spend, the budget or a limit would be exceeded, the permission was revoked or has expired, or the model has no price. Nothing was asked and nothing was spent; a receipt says why.",
+        "`actum policy explain RECEIPT` shows which rule it was. `actum spend list` shows what is allowed; `actum spend authorize` allows more."),
+    row("A0802", SPEND_CONFLICT, (6, 409), "What was set aside is in another state",
+        "The call was settled already, was reserved with another amount, is still under way, or has an outcome nobody knows.",
+        "`actum spend reservations` shows where it stands. `actum spend reconcile CALL --commit AMOUNT | --release` settles what is unknown."),
+    row("A0803", PREDICT_FAILED, (1, 502), "The model gave no usable answer",
+        "The provider could not be reached or failed, the answer did not fit the output schema after one repair, or a limit of the strategy was reached before there was one.",
+        "`actum trace show RECEIPT` shows what was asked and answered. Check the provider in actum.toml, the schema, and the limits of the program template."),
+    row("A0804", SIGNATURE_CONFLICT, (6, 409), "The signature is registered with other content",
+        "A signature never changes once it is registered: receipts name it by its hashes.",
+        "Give it the next version: `namespace/name.v2`."),
 ];
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
-    apply, approvals, canon, completions, contract, diff, doctor, exec, init, key, ledger, logs, mcp, prove, resume,
-    run, sandbox, schema, snapshot, stage, status, store, tool, undo, worker,
+    apply, approvals, canon, completions, contract, diff, doctor, exec, gateway, init, key, ledger, logs, mcp, predict,
+    prove, resume, run, sandbox, schema, signature, snapshot, spend, stage, status, store, tool, trace, undo, worker,
 };
 use crate::ui;
 
@@ -97,6 +97,22 @@ pub(crate) enum Command {
     /// How tools are called: programs, services, packages, MCP servers
     #[command(subcommand)]
     Adapter(tool::Verb),
+    /// Typed questions to models: register, list, show
+    #[command(subcommand)]
+    Signature(signature::Verb),
+    /// Ask a model by a signature: checked, paid for, receipted
+    Predict(predict::Predict),
+    /// Money: who may spend how much, what was spent, what is unknown
+    #[command(subcommand)]
+    Spend(spend::Verb),
+    /// Why a question to a model was allowed or denied
+    #[command(subcommand)]
+    Policy(trace::PolicyVerb),
+    /// What was asked of models, and answered
+    #[command(subcommand)]
+    Trace(trace::Verb),
+    /// Models for programs outside a cell, metered and within a budget
+    Gateway(gateway::Serve),
     /// The registered tools as an MCP server on stdin and stdout
     Mcp(mcp::Mcp),
     /// What waits for a person

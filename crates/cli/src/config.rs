@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::agent::{self, Agent};
 use actum_contract::execution::{Host, Tool};
+use actum_contract::part::Flaw;
+use actum_predict::price::{self, Prices};
+use actum_predict::provider::{self, Provider};
 use actum_sandbox::Wall;
 use serde_json::{Map, Value, json};
 
@@ -19,6 +22,8 @@ pub(crate) struct Config {
     pub sandbox: SandboxConfig,
     pub tools: BTreeMap<String, Tool>,
     pub agents: BTreeMap<String, Agent>,
+    pub providers: Vec<Provider>,
+    pub prices: Prices,
 }
 
 #[derive(Debug, Clone)]
@@ -119,6 +124,11 @@ impl Reader {
                 "sandbox" => config.sandbox = self.sandbox(section),
                 "tools" => config.tools = self.tools(section),
                 "agents" => config.agents = self.agents(section),
+                "providers" => config.providers = self.providers(section),
+                "prices" => match Prices::read(section) {
+                    Ok(prices) => config.prices = prices,
+                    Err(flaws) => self.flawed(flaws),
+                },
                 known if SECTIONS.contains(&known) => {}
                 _ => self.bad(name, "", section, &format!("one of the sections {}", SECTIONS.join(", "))),
             }
@@ -141,15 +151,33 @@ impl Reader {
             }
             match Agent::read(entry, &format!("agents.{id}"), &load) {
                 Ok(agent) => drop(agents.insert(id.clone(), agent)),
-                Err(flaws) => {
-                    for flaw in flaws {
-                        let key = flaw.field.rsplit('.').next().unwrap_or_default().to_owned();
-                        self.flaws.push((key, flaw.to_string()));
-                    }
-                }
+                Err(flaws) => self.flawed(flaws),
             }
         }
         agents
+    }
+
+    fn flawed(&mut self, flaws: Vec<Flaw>) {
+        for flaw in flaws {
+            let key = flaw.field.rsplit('.').next().unwrap_or_default().to_owned();
+            self.flaws.push((key, flaw.to_string()));
+        }
+    }
+
+    fn providers(&mut self, section: &Value) -> Vec<Provider> {
+        let Some(entries) = self.table(section, "providers", "") else { return Vec::new() };
+        let mut providers = Vec::new();
+        for (id, entry) in entries {
+            if !actum_contract::work::is_id(id) {
+                self.bad(id, "providers.", &json!(id), "an id: lower-case letters, digits, dots, lines; at most 64");
+                continue;
+            }
+            match Provider::read(id, entry, &format!("providers.{id}")) {
+                Ok(provider) => providers.push(provider),
+                Err(flaws) => self.flawed(flaws),
+            }
+        }
+        providers
     }
 
     fn sandbox(&mut self, section: &Value) -> SandboxConfig {
@@ -276,6 +304,8 @@ pub(crate) fn schema() -> Value {
         properties.insert(section.to_owned(), json!({"type": "object"}));
     }
     properties.insert("sandbox".into(), object(sandbox));
+    properties.insert("providers".into(), json!({"type": "object", "additionalProperties": provider::schema()}));
+    properties.insert("prices".into(), price::schema());
     properties.insert("agents".into(), json!({"type": "object", "additionalProperties": agent::schema()}));
     properties.insert("tools".into(), json!({"type": "object", "additionalProperties": object(tool)}));
     let mut schema = object(Value::Object(properties));

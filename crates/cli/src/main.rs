@@ -10,6 +10,7 @@ mod document;
 mod execution;
 mod failure;
 mod key;
+mod model;
 mod progress;
 mod project;
 mod protect;

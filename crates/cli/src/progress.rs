@@ -168,7 +168,7 @@ impl Watch for Progress {
             }
         }
         let _ = write!(text, "  files {}/{}", state.files, constraints.max_files);
-        let _ = write!(text, "  operations {}/{}", state.ops.len(), constraints.max_tool_ops);
+        let _ = write!(text, "  operations {}/{}", state.tool_ops(), constraints.max_tool_ops);
         let estimate_ms = state.agreed.item.budget.time_estimate_ms;
         self.update(run, |row| {
             row.text = text;

@@ -68,7 +68,11 @@ impl About<'_> {
                 // Every denial is one to the ledger; what exactly was denied is in the message.
                 let denied = status == actum_kernel::Status::Denied && !stale;
                 let ledger_code = if denied { code::ADMISSION_DENIED } else { code };
-                let message = if denied && code != ledger_code { format!("{code}: {message}") } else { message };
+                let message = if denied && code != ledger_code && !message.starts_with(code) {
+                    format!("{code}: {message}")
+                } else {
+                    message
+                };
                 let error = json!({"code": ledger_code, "message": message, "retryable": verdict.retryable && !stale});
                 self.event(State::Failed, coherence, json!({"error": error}))
             }

@@ -1,5 +1,6 @@
 //! Waiting for the store from threads: effects block, and so does whoever performs them.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use actum_ledger::journal::{Journal, JournalError, Work};
@@ -28,6 +29,11 @@ impl Waiter {
 
     pub fn new(runtime: Arc<Runtime>, runs: Arc<dyn Runs>, journal: Arc<dyn Journal>) -> Self {
         Self { runtime, runs, journal }
+    }
+
+    /// The same for what cannot fail.
+    pub fn block<T>(&self, work: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> T {
+        self.runtime.block_on(work)
     }
 
     pub fn wait<T>(&self, work: Work<'_, T>) -> Result<T, JournalError> {

@@ -64,7 +64,7 @@ pub fn next(state: &State) -> Option<Effect> {
                 json!({"correction": correction, "failures": state.failures, "answers": if correction.heavy { "heavy" } else { "light" }})
             }),
             left_ms,
-            ops_left: state.agreed.item.constraints.max_tool_ops.saturating_sub(state.ops.len() as u64),
+            ops_left: state.agreed.item.constraints.max_tool_ops.saturating_sub(state.tool_ops()),
         },
         Phase::Light => Effect::Check { heavy: false, left_ms },
         Phase::Heavy => Effect::Check { heavy: true, left_ms },

@@ -4,12 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::correct::{Correction, Kind};
-use crate::result::Verdict;
+use crate::result::{Status, Verdict};
 
 /// One event of a run. Stored as text: variants and fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "events pass one at a time; a box would cost more than it saves")]
 pub enum Event {
     /// An attempt begins, or is taken over from a worker that was lost.
     Begun {
@@ -120,6 +119,24 @@ pub struct Plan {
     /// How it asked its tools for more than it may, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exhausted: Option<String>,
+    /// What was denied to it, if it asked a model for something it may not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<Denial>,
+}
+
+/// A no of the policy that ends a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    /// Of the taxonomy of reasons: `policy_denied.budget_exhausted`.
+    pub reason_code: String,
+    pub message: String,
+}
+
+impl Denial {
+    pub(crate) fn ends(&self) -> Event {
+        let message = format!("{}: {}", self.reason_code, self.message);
+        Event::Ended(Verdict::ended(Status::Denied, &self.reason_code, message))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,6 +191,8 @@ pub enum End {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<String>,
     },
+    /// It asked a model for something it may not have: no budget, no permission.
+    Denied(Denial),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +234,16 @@ pub struct ToolOp {
     /// BLAKE3 of what came out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+}
+
+/// How the names of operations begin that are calls of models.
+pub const MODEL: &str = "model ";
+
+impl ToolOp {
+    /// Whether it is a tool operation of the work item's limit. Calls of models have a budget of their own.
+    pub fn is_tools(&self) -> bool {
+        !self.name.starts_with(MODEL)
+    }
 }
 
 /// What a validation came to.

@@ -306,6 +306,9 @@ impl State {
         self.spent_ms += plan.took_ms;
         self.ops.extend(plan.ops.iter().cloned());
         self.answers.extend(plan.answers.clone());
+        if let Some(denial) = &plan.denied {
+            return vec![denial.ends()];
+        }
         if let Some(why) = &plan.exhausted {
             return vec![deny(code::ADMISSION_DENIED, why.clone())];
         }
@@ -353,10 +356,11 @@ impl State {
         match &acted.end {
             End::TimedOut => return vec![self.timeout("the agent")],
             End::OutOfOps { why } => {
-                let (wanted, max) = (self.ops.len() as u64 + 1, constraints.max_tool_ops);
+                let (wanted, max) = (self.tool_ops() + 1, constraints.max_tool_ops);
                 let counted = || format!("Exceeded max tool ops: {wanted} > {max}");
                 return vec![deny(code::ADMISSION_DENIED, why.clone().unwrap_or_else(counted))];
             }
+            End::Denied(denial) => return vec![denial.ends()],
             End::Failed { message, .. } => return vec![fail(code::AGENT_FAILED, message.clone())],
             End::Done => {}
         }
@@ -391,8 +395,13 @@ impl State {
         follows
     }
 
+    /// Operations that count as the work item's.
+    pub fn tool_ops(&self) -> u64 {
+        self.ops.iter().filter(|op| op.is_tools()).count() as u64
+    }
+
     fn weight(&self) -> Admission {
-        Admission { files: self.files, tool_ops: self.ops.len() as u64, delta_size: self.delta_size() }
+        Admission { files: self.files, tool_ops: self.tool_ops(), delta_size: self.delta_size() }
     }
 
     fn after_light(&mut self) {

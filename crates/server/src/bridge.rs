@@ -19,6 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::http;
+use crate::models::{Gate, Models};
 use crate::paced::Paced;
 use crate::turns::{self, Turns};
 
@@ -27,6 +28,8 @@ pub const CONNECTIONS_MAX: usize = 64;
 /// How long others may keep us waiting.
 const PATIENCE: Patience =
     Patience { head: Duration::from_secs(20), body: Duration::from_secs(30), write: Duration::from_secs(30) };
+/// How long exchanges with models may go on when all else is over.
+const EXCHANGES_PATIENCE: Duration = Duration::from_secs(5);
 /// A request's line and headers, in bytes and in number.
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 64;
@@ -83,6 +86,23 @@ impl Refused {
     }
 }
 
+/// What is served.
+#[derive(Default)]
+pub struct Offered {
+    /// Below `/t/<token>`. The token goes into addresses as it is: letters, digits, `-` and `_`.
+    pub tools: Option<(String, Arc<dyn Tools>)>,
+    /// By the paths of their providers, to whoever has the key.
+    pub models: Option<(String, Arc<dyn Models>)>,
+}
+
+impl std::fmt::Debug for Offered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Token and key are nobody's business.
+        let (tools, models) = (self.tools.is_some(), self.models.is_some());
+        f.debug_struct("Offered").field("tools", &tools).field("models", &models).finish()
+    }
+}
+
 /// Serves until it is ended or dropped.
 #[derive(Debug)]
 pub struct Bridge {
@@ -91,23 +111,28 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Serves below `/t/<token>` on a listener that listens already. The token goes into addresses as it is: letters,
-    /// digits, `-` and `_`.
-    pub fn serve(listener: TcpListener, token: &str, tools: Arc<dyn Tools>) -> io::Result<Self> {
-        Self::serve_with(listener, token, tools, PATIENCE)
+    /// Serves on a listener that listens already.
+    pub fn serve(listener: TcpListener, offered: Offered) -> io::Result<Self> {
+        Self::serve_with(listener, offered, PATIENCE)
     }
 
-    pub(crate) fn serve_with(
-        listener: TcpListener,
-        token: &str,
-        tools: Arc<dyn Tools>,
-        patience: Patience,
-    ) -> io::Result<Self> {
-        let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-        if token.is_empty() || !is_plain {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token does not fit into an address"));
-        }
-        let router = http::router(token, Arc::new(Turns::new(tools)), patience.body);
+    pub(crate) fn serve_with(listener: TcpListener, offered: Offered, patience: Patience) -> io::Result<Self> {
+        let tools = match offered.tools {
+            None => None,
+            Some((token, tools)) => {
+                let is_plain = token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+                if token.is_empty() || !is_plain {
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token does not fit into an address"));
+                }
+                Some(http::router(&token, Arc::new(Turns::new(tools)), patience.body))
+            }
+        };
+        let gate = offered.models.map(|(key, models)| Gate::new(&key, models, patience.body));
+        let router = match (tools, gate.clone()) {
+            (tools, Some(gate)) => http::with_models(tools, gate),
+            (Some(tools), None) => tools,
+            (None, None) => Router::new(),
+        };
         let (stop, stopped) = oneshot::channel();
         let (report, started) = mpsc::sync_channel(1);
         // A thread of our own: a runtime may be neither entered nor dropped where the caller runs inside another one.
@@ -122,7 +147,7 @@ impl Bridge {
                 Ok((runtime, listener)) => {
                     // Nobody listening means `serve` is gone, and then `stopped` says so too.
                     report.send(Ok(())).unwrap_or_default();
-                    run(runtime, listener, router, patience, stopped);
+                    run(runtime, listener, router, gate, patience, stopped);
                 }
                 Err(error) => report.send(Err(error)).unwrap_or_default(),
             }
@@ -132,7 +157,8 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// Accepts nothing more, cuts every connection, tells calls under way that they are cancelled, and waits for them.
+    /// Accepts nothing more, lets exchanges with models end for a while, cuts every connection, tells calls under way that
+    /// they are cancelled, and waits for them.
     pub fn end(self) {}
 }
 
@@ -153,6 +179,7 @@ fn run(
     runtime: Runtime,
     listener: tokio::net::TcpListener,
     router: Router,
+    gate: Option<Gate>,
     patience: Patience,
     stopped: oneshot::Receiver<()>,
 ) {
@@ -160,6 +187,10 @@ fn run(
         tokio::select! {
             () = accept(listener, router, patience) => {}
             _ = stopped => {}
+        }
+        if let Some(gate) = gate {
+            // What was paid for is worth a moment to find out what it cost. What takes longer is cut.
+            let _ = tokio::time::timeout(EXCHANGES_PATIENCE, gate.settled()).await;
         }
     });
     // Dropping the runtime drops every connection, which sets the flags of their calls, and waits for the threads that
@@ -189,6 +220,8 @@ async fn converse(stream: tokio::net::TcpStream, router: Router, patience: Patie
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(patience.head)
+        // What an agent is told is the same whenever its run is repeated.
+        .auto_date_header(false)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(io, TowerToHyperService::new(router));

@@ -15,10 +15,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value};
+use tower::ServiceExt as _;
 
 use crate::bridge::{Call, Refused};
 use crate::fields::{Fields, bad};
 use crate::mcp;
+use crate::models::Gate;
 use crate::turns::Turns;
 
 /// The content of one request.
@@ -46,6 +48,18 @@ pub(crate) fn router(token: &str, turns: Arc<Turns>, patience: Duration) -> Rout
         .with_state(turns);
     let door = Door { token: token.into(), cancels, patience };
     Router::new().nest("/t/{token}", inside).fallback(async || nothing()).layer(from_fn_with_state(door, let_in))
+}
+
+/// Tools below their token, if there are any, and everything else to the models.
+pub(crate) fn with_models(tools: Option<Router>, gate: Gate) -> Router {
+    let models = Router::new().fallback(async move |request: Request| gate.pass(request).await);
+    match tools {
+        None => models,
+        Some(tools) => Router::new().fallback(async move |request: Request| {
+            let to = if request.uri().path().starts_with("/t/") { tools.clone() } else { models.clone() };
+            to.oneshot(request).await.into_response()
+        }),
+    }
 }
 
 /// Everything passes here, whatever its path; then its content is whole, small, and not made to swell.
@@ -87,7 +101,7 @@ async fn admit(door: &Door, request: Request) -> Result<Request, Refused> {
 
 /// A page of some other site may name our address after its own name is made to point here, but cannot change what the
 /// browser then says about itself.
-fn comes_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
+pub(crate) fn comes_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host_is_ours = match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.to_str().is_ok_and(is_ours),
@@ -113,13 +127,13 @@ fn below_token<'a>(path: &'a str, token: &str) -> Option<&'a str> {
 }
 
 /// In the same time wherever they differ, so that a token cannot be found out letter by letter.
-fn is_same(given: &[u8], token: &[u8]) -> bool {
+pub(crate) fn is_same(given: &[u8], token: &[u8]) -> bool {
     let difference = given.iter().zip(token).fold(0, |difference, (a, b)| black_box(difference | (a ^ b)));
     given.len() == token.len() && difference == 0
 }
 
 /// Counts what begins a value, outside of strings. Text that is not JSON gives some number too; its reader says no.
-fn values_in(json: &[u8]) -> usize {
+pub(crate) fn values_in(json: &[u8]) -> usize {
     let (mut values, mut is_string, mut is_escaped) = (1, false, false);
     for byte in json {
         match byte {

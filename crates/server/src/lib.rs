@@ -1,18 +1,21 @@
-//! Serving: what an agent in its cell may ask for, the registered tools level by level, as JSON over HTTP and as MCP.
+//! Serving: what an agent in its cell may ask for, the registered tools level by level, as JSON over HTTP and as MCP, and
+//! models by the protocols of their providers.
 //!
-//! Called by `cli`, which answers through the port `Tools`. Decides nothing about a tool; bounds everything about
+//! Called by `cli`, which answers through the ports `Tools` and `Models`. Decides nothing about a tool; bounds everything about
 //! whoever asks, because inside a cell that is somebody else's program.
 
 pub mod bridge;
 mod fields;
 mod http;
 mod mcp;
+pub mod models;
 mod paced;
 mod turns;
 
-pub use bridge::{Bridge, Call, Refused, Tools};
+pub use bridge::{Bridge, Call, Offered, Refused, Tools};
 pub use http::BODY_BYTES_MAX;
 pub use mcp::serve_stdio;
+pub use models::{Asked, Head, Models, Teller};
 pub use turns::CALLS_MAX;
 
 #[cfg(test)]

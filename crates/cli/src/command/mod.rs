@@ -9,21 +9,26 @@ pub(crate) mod contract;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod gateway;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod predict;
 pub(crate) mod prove;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod sandbox;
 pub(crate) mod schema;
+pub(crate) mod signature;
 pub(crate) mod snapshot;
+pub(crate) mod spend;
 pub(crate) mod stage;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod tool;
+pub(crate) mod trace;
 pub(crate) mod undo;
 pub(crate) mod verify;
 pub(crate) mod worker;
@@ -49,6 +54,12 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
     match command {
         Command::Init(init) => init.run(&global, out),
         Command::Run(run) => run.run(&global, out),
+        Command::Signature(verb) => verb.run(&global, out),
+        Command::Predict(predict) => predict.run(&global, out),
+        Command::Spend(verb) => verb.run(&global, out),
+        Command::Policy(verb) => verb.run(&global, out),
+        Command::Trace(verb) => verb.run(&global, out),
+        Command::Gateway(gateway) => gateway.run(&global, out),
         Command::Status(status) => status.run(&global, out),
         Command::List(list) => list.run(&global, out),
         Command::Resume(resume) => resume.run(&global, out),

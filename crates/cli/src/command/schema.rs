@@ -24,13 +24,14 @@ pub(crate) struct Schema {
 
 type Make = fn() -> Value;
 
-const SCHEMAS: [(&str, Make); 8] = [
+const SCHEMAS: [(&str, Make); 9] = [
     ("adapter", actum_contract::tool::adapter_schema),
     ("config", crate::config::schema),
     ("execution", actum_contract::execution::schema),
     ("execution-config", contract::json_schema),
     ("execution-event", ledger::execution_event),
     ("ledger-entry", ledger::ledger_entry),
+    ("signature", actum_predict::signature::schema),
     ("tool", actum_contract::tool::tool_schema),
     ("work", actum_contract::work::schema),
 ];

@@ -103,7 +103,7 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         let state = State::fold(agreed, &story);
         shown["progress"] = json!({
             "phase": state.phase.word(), "steps": state.steps.len(), "steps_done": state.steps_done,
-            "files": state.files, "tool_ops": state.ops.len(), "spent_ms": state.spent_ms,
+            "files": state.files, "tool_ops": state.tool_ops(), "spent_ms": state.spent_ms,
             "runtime_corrections": state.runtime_corrections, "heavy_corrections": state.heavy_corrections,
         });
         shown["workspace"] = json!(agreement.workspace);

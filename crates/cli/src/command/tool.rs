@@ -60,7 +60,7 @@ pub(crate) struct Why {
 }
 
 impl Why {
-    fn by(self) -> By {
+    pub(crate) fn by(self) -> By {
         let user =
             || ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
         let number = || format!("user {}", rustix::process::getuid().as_raw());
@@ -206,7 +206,7 @@ impl Given {
 }
 
 /// Whole numbers that JSON keeps, and truth values, are what they look like; everything else is text.
-fn plain(text: &str) -> Value {
+pub(crate) fn plain(text: &str) -> Value {
     match (text, text.parse::<i64>()) {
         ("true", _) => Value::Bool(true),
         ("false", _) => Value::Bool(false),

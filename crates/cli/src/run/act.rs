@@ -47,6 +47,7 @@ impl RunHands {
             answers: heard.answers.clone(),
             ops: heard.ops.clone(),
             exhausted: heard.exhausted.clone(),
+            denied: heard.denied.clone(),
         };
         // Planning is looking: whatever was changed meanwhile is taken back.
         self.restore(state)?;
@@ -87,9 +88,10 @@ impl RunHands {
             None => {
                 let phase = if act.correction.is_some() { "correct" } else { "step" };
                 let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, left_ms, desk)?;
-                let end = match heard.exhausted {
-                    Some(why) => End::OutOfOps { why: Some(why) },
-                    None => end_of(&ran),
+                let end = match (heard.denied, heard.exhausted) {
+                    (Some(denial), _) => End::Denied(denial),
+                    (None, Some(why)) => End::OutOfOps { why: Some(why) },
+                    (None, None) => end_of(&ran),
                 };
                 (end, heard.ops, ran.took_ms, heard.answers)
             }
@@ -235,7 +237,7 @@ impl RunHands {
             agent: &agent,
             environment,
             exchange: Some(exchange.clone()),
-            tools: offer.as_ref(),
+            offer: offer.as_ref(),
             left_ms,
             is_agents: self.repeats.is_none(),
         };

@@ -67,7 +67,7 @@ impl RunHands {
             agent: &agent,
             environment: BTreeMap::new(),
             exchange: None,
-            tools: None,
+            offer: None,
             left_ms,
             is_agents: false,
         };

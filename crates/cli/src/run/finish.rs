@@ -365,7 +365,7 @@ impl RunHands {
             artifact_hashes,
             metrics: Metrics {
                 execution_time_ms: state.spent_ms,
-                tool_ops_count: state.ops.len() as u64,
+                tool_ops_count: state.tool_ops(),
                 delta_size: state.delta_size(),
                 files_touched: state.files,
                 tests_passed: tested.and_then(|tested| tested.tests_passed),

@@ -13,11 +13,12 @@ use actum_workspace::{Change, Mode, NewStage, Publication, Rules, Stage, TreePat
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::book::Answers;
 use super::finish::RunFolder;
 use super::program::{Ran, shown};
 use super::shop::Shop;
 use crate::failure::Failure;
-use crate::tool::bridge::Answers;
+use crate::model::Till;
 use crate::tool::cache::Results;
 use crate::workspace::{deltas_json, new_id, now_ms, rules};
 
@@ -47,8 +48,13 @@ pub(crate) struct RunHands {
     pub(super) repeats: Option<Digest>,
     /// What the run that is repeated heard of its tools, if it was given some.
     pub(super) heard: Option<Answers>,
+    pub(super) heard_tools: bool,
     /// What this repetition asked of tools that the run did not, and what the run had asked instead.
     pub(super) strange: Option<(Value, Value)>,
+    /// Questions of this repetition that were answered because it was their turn.
+    pub(super) by_order: u64,
+    /// What its models are asked through, once it has asked.
+    pub(super) till: Option<Arc<Till>>,
     /// Calls of tools that whoever had the run before has made and not lived to record.
     pub(super) lost: u64,
     /// Results of tools, for as long as the run is in these hands.
@@ -93,7 +99,10 @@ impl RunHands {
             still: None,
             repeats,
             heard: None,
+            heard_tools: false,
             strange: None,
+            by_order: 0,
+            till: None,
             lost: 0,
             results: Arc::default(),
             programs: Vec::new(),

@@ -1,6 +1,7 @@
 //! Runs, joined: file trees, cells, keys and the store behind the ports of the kernel and the engine.
 
 mod act;
+pub(crate) mod book;
 mod check;
 mod finish;
 mod hands;

@@ -1,18 +1,21 @@
-//! Tools for an agent at work: offered to its cell, and what it heard of them kept, so that the run can be repeated without
-//! them.
+//! Tools and models for an agent at work: offered to its cell, and what it heard of them kept, so that the run can be
+//! repeated without them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use actum_contract::digest::Digest;
-use actum_kernel::{State, ToolOp};
+use actum_kernel::{Denial, State, ToolOp};
 use actum_ledger::registry::{Item, Kind};
 use serde_json::Value;
 
+use super::book::{ANSWERS_BYTES_MAX, Answers, Book, Exhausted, over};
 use super::hands::{Done, RunHands};
 use super::program::{Offer, Ran};
 use crate::failure::Failure;
-use crate::tool::bridge::{ANSWERS_BYTES_MAX, Answers, Book, Desk, Exhausted, is_usable, over};
+use crate::model::gateway::Gateway;
+use crate::model::{Authorized, Till};
+use crate::tool::bridge::{Desk, is_usable};
 use crate::tool::call::Setting;
 use crate::tool::cells::{Ground, Stops};
 use crate::workspace::new_id;
@@ -23,6 +26,8 @@ pub(super) struct Taken {
     pub ops: Vec<ToolOp>,
     /// Why it was stopped, if it asked for more than it may.
     pub exhausted: Option<String>,
+    /// What it was denied.
+    pub denied: Option<Denial>,
     /// The digest of what was heard, if anything was offered.
     pub answers: Option<String>,
 }
@@ -33,14 +38,14 @@ const BEHIND: Duration = Duration::from_secs(5);
 impl RunHands {
     /// How many tool operations the work item has left.
     fn ops_left(&self, state: &State) -> u64 {
-        state.agreed.item.constraints.max_tool_ops.saturating_sub(state.ops.len() as u64)
+        state.agreed.item.constraints.max_tool_ops.saturating_sub(state.tool_ops())
     }
 
     /// Whether the agent is given tools, and whether one of them may change the workspace.
     pub(super) fn tools(&self) -> Done<(bool, bool)> {
         let given = &self.facts.agreement.agent.tools;
         if self.repeats.is_some() || given.as_ref().is_some_and(Vec::is_empty) {
-            return Ok((self.heard.is_some(), true));
+            return Ok((self.heard_tools, true));
         }
         let may = |id: &str| given.as_ref().is_none_or(|given| given.iter().any(|one| one == id || one == "*"));
         let items = self.shop.shelf.items(Kind::Tool)?;
@@ -53,7 +58,8 @@ impl RunHands {
 
     /// The tools the agent may ask for in an act, if it was given any.
     pub(super) fn offer(&mut self, state: &State, left_ms: u64) -> Done<Option<Offer>> {
-        if !self.tools()?.0 {
+        let (has_tools, has_models) = (self.tools()?.0, self.has_models());
+        if !has_tools && !has_models {
             return Ok(None);
         }
         let at = self.at();
@@ -76,13 +82,47 @@ impl RunHands {
             }
         };
         let bytes = self.folder.answers_bytes(&state.answers);
-        let book = Book::new(ops_left, self.heard.clone(), copy, intents, bytes);
-        let setting = match self.repeats {
-            Some(_) => None,
-            None => Some(self.setting(ground, left_ms)?),
+        let book = Arc::new(Book::new(ops_left, self.heard.clone(), copy, intents, bytes));
+        let desk = match (has_tools, self.repeats) {
+            (false, _) => None,
+            (true, Some(_)) => Some(Desk::new(None, Some(Arc::clone(&book)))),
+            (true, None) => Some(Desk::new(Some(self.setting(ground, left_ms)?), Some(Arc::clone(&book)))),
         };
-        let desk = Arc::new(Desk::new(setting, Some(book)));
-        Ok(Some(Offer { desk, token: self.token() }))
+        if desk.is_none() && self.repeats.is_none() {
+            book.without_tools();
+        }
+        let models = match (has_models, self.repeats) {
+            (false, _) => None,
+            (true, Some(_)) => Some(Gateway::new(None, Some(Arc::clone(&book)))),
+            (true, None) => Some(Gateway::new(Some(self.till()?), Some(Arc::clone(&book)))),
+        };
+        let key = format!("actum-{}", self.secret("models"));
+        let token = self.token();
+        Ok(Some(Offer { book, desk: desk.map(Arc::new), models: models.map(Arc::new), token, key }))
+    }
+
+    /// Whether the agent reaches models, by way of us.
+    pub(super) fn has_models(&self) -> bool {
+        self.facts.agreement.agent.network == "gateway"
+    }
+
+    /// What the run's models are asked and paid through; the same for all of its acts.
+    pub(super) fn till(&mut self) -> Done<Arc<Till>> {
+        if let Some(till) = &self.till {
+            return Ok(Arc::clone(till));
+        }
+        let item = &self.facts.agreement.work_item;
+        let who = Authorized {
+            run: self.facts.run.clone(),
+            thread: Some(self.facts.submission.clone()),
+            autopilot: Some(item.agent_id.clone()),
+            epoch: self.facts.epoch,
+            budget: item.budget.spend.as_ref().map(|spend| (spend.max_total, spend.currency.clone())),
+            waits: true,
+        };
+        let till = Arc::new(Till::open(&self.shop.counter()?, who));
+        self.till = Some(Arc::clone(&till));
+        Ok(till)
     }
 
     fn setting(&self, ground: Ground, left_ms: u64) -> Done<Setting> {
@@ -112,14 +152,19 @@ impl RunHands {
     fn token(&self) -> String {
         match self.facts.agreement.agent.network.as_str() {
             "open" => new_id(),
-            _ => Digest::sha256(format!("tools of {}", self.facts.run).as_bytes()).to_hex()[..32].to_owned(),
+            _ => self.secret("tools"),
         }
+    }
+
+    fn secret(&self, of: &str) -> String {
+        Digest::sha256(format!("{of} of {}", self.facts.run).as_bytes()).to_hex()[..32].to_owned()
     }
 
     /// Keeps what the agent heard.
     pub(super) fn taken(&mut self, offer: Option<&Offer>, state: &State) -> Done<Taken> {
         let Some(offer) = offer else { return Ok(Taken::default()) };
-        let heard = offer.desk.take_heard();
+        let heard = offer.book.take();
+        self.by_order += heard.by_order;
         if let (None, Some(asked)) = (&self.strange, heard.strange) {
             self.strange = Some((asked, heard.unasked));
         }
@@ -129,8 +174,11 @@ impl RunHands {
         let exhausted = heard.exhausted.map(|how| match how {
             Exhausted::Bytes => format!("the answers of its tools are more than {} MiB", ANSWERS_BYTES_MAX >> 20),
             Exhausted::Ops => {
-                let (max, made) = (state.agreed.item.constraints.max_tool_ops, state.ops.len() + heard.ops.len());
-                let wanted = made as u64 + self.lost + 1;
+                let (max, made) = (
+                    state.agreed.item.constraints.max_tool_ops,
+                    state.tool_ops() + heard.ops.iter().filter(|op| op.is_tools()).count() as u64,
+                );
+                let wanted = made + self.lost + 1;
                 let of_dead = match self.lost {
                     0 => String::new(),
                     lost => format!(", {lost} of them made by a worker that died"),
@@ -138,7 +186,7 @@ impl RunHands {
                 format!("Exceeded max tool ops: {wanted} > {max}{of_dead}")
             }
         });
-        Ok(Taken { ops: heard.ops, exhausted, answers: Some(digest) })
+        Ok(Taken { ops: heard.ops, exhausted, denied: heard.denied, answers: Some(digest) })
     }
 
     /// Everything the run has heard of its tools so far, in order.

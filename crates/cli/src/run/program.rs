@@ -15,13 +15,15 @@ use actum_kernel::Desk;
 use actum_sandbox::{
     Access, Captured, Cell, Egress, Grant, Pipes, Report, Room, Signals, Source, Stream, find_program, watch,
 };
-use actum_server::Bridge;
+use actum_server::{Bridge, Offered};
 use actum_workspace::{Stage, View, Workspace};
 
+use super::book::Book;
 use super::shop::Shop;
 use crate::cell::Wanted;
 use crate::command::tool::TOOLS_URL;
 use crate::failure::Failure;
+use crate::model::gateway::Gateway;
 use crate::tool::bridge;
 
 /// What is kept of each stream for whoever asks what happened.
@@ -35,31 +37,57 @@ pub(super) const EXCHANGE: &str = "/run/actum";
 const BRIDGE_PORT: u16 = 47_800;
 const PROGRAMS: &str = "/run/actum-bin";
 
-/// Tools that are offered to a program in its cell.
+/// What is offered to a program in its cell: tools, models, or both.
 pub(super) struct Offer {
-    pub desk: Arc<bridge::Desk>,
-    /// Part of every address: on the machine's own network others might ask too.
+    pub book: Arc<Book>,
+    pub desk: Option<Arc<bridge::Desk>>,
+    pub models: Option<Arc<Gateway>>,
+    /// Part of every address of a tool: on the machine's own network others might ask too.
     pub token: String,
+    /// By which models are asked.
+    pub key: String,
 }
 
 impl Offer {
     fn serve(&self, listener: std::net::TcpListener) -> std::io::Result<Bridge> {
-        let tools: Arc<dyn actum_server::Tools> = self.desk.clone();
-        Bridge::serve(listener, &self.token, tools)
+        let tools = self.desk.clone().map(|desk| (self.token.clone(), desk as Arc<dyn actum_server::Tools>));
+        let models = self.models.clone().map(|models| (self.key.clone(), models as Arc<dyn actum_server::Models>));
+        Bridge::serve(listener, Offered { tools, models })
     }
 
-    fn environment(&self, port: u16) -> [(String, String); 4] {
-        let url = format!("http://127.0.0.1:{port}/t/{}", self.token);
-        let here = "127.0.0.1,localhost";
-        [
-            ("ACTUM_MCP_URL", format!("{url}/mcp")),
-            (TOOLS_URL, url),
-            ("NO_PROXY", here.into()),
-            ("no_proxy", here.into()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
+    fn environment(&self, port: u16) -> Vec<(String, String)> {
+        let base = format!("http://127.0.0.1:{port}");
+        let here = "127.0.0.1,localhost".to_owned();
+        let mut all = vec![("NO_PROXY", here.clone()), ("no_proxy", here)];
+        if self.desk.is_some() {
+            let url = format!("{base}/t/{}", self.token);
+            all.extend([("ACTUM_MCP_URL", format!("{url}/mcp")), (TOOLS_URL, url)]);
+        }
+        if self.models.is_some() {
+            // Each under the names that the clients of its provider look for.
+            let openai = format!("{base}/v1");
+            all.extend([
+                ("OPENAI_BASE_URL", openai.clone()),
+                ("OPENAI_API_BASE", openai),
+                ("OPENAI_HOST", base.clone()),
+                ("ANTHROPIC_BASE_URL", base.clone()),
+                ("GOOGLE_GEMINI_BASE_URL", base),
+            ]);
+            all.extend(KEYS.map(|name| (name, self.key.clone())));
+        }
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Whoever asked is gone: so is what he asked for.
+    fn stop(&self) {
+        if let Some(desk) = &self.desk {
+            desk.stop();
+        }
     }
 }
+
+/// Under which a key is looked for.
+const KEYS: [&str; 3] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"];
 
 /// A program that is to be run.
 pub(super) struct Program<'a> {
@@ -69,8 +97,8 @@ pub(super) struct Program<'a> {
     pub environment: BTreeMap<String, String>,
     /// A folder of ours that the program may write to, shown as `EXCHANGE`.
     pub exchange: Option<PathBuf>,
-    /// Tools it may ask for.
-    pub tools: Option<&'a Offer>,
+    /// What it may ask for.
+    pub offer: Option<&'a Offer>,
     pub left_ms: u64,
     /// Whether it is the agent's, at work: validations, tests and repetitions reach nobody, know no secrets and see nothing
     /// that somebody had to agree to. A recording may come from anybody.
@@ -125,7 +153,7 @@ impl Program<'_> {
         // An agent on the machine's own network finds us there.
         let is_open = self.is_agents && self.agent.network == "open";
         let mut served: Option<Bridge> = None;
-        if let Some(offer) = self.tools {
+        if let Some(offer) = self.offer {
             let place = PathBuf::from(PROGRAMS).join("actum");
             grants.push(Grant { path: place, access: Access::Read, from: Source::Folder(shop.program.clone()) });
             let port = if is_open {
@@ -160,8 +188,8 @@ impl Program<'_> {
             stage: grants,
             config: &shop.sandbox,
             grace_ms: GRACE_MS,
-            programs: self.tools.map(|_| PathBuf::from(PROGRAMS)),
-            bridge: self.tools.filter(|_| !is_open).map(|_| BRIDGE_PORT),
+            programs: self.offer.map(|_| PathBuf::from(PROGRAMS)),
+            bridge: self.offer.filter(|_| !is_open).map(|_| BRIDGE_PORT),
         };
         let planned = wanted.cell()?;
         let pinned = pin(shop, &planned.cell, self.command);
@@ -171,16 +199,16 @@ impl Program<'_> {
         let started = Instant::now();
         let running = shop.spawner.run(planned.cell, files).map_err(failed)?.ended_by(signals);
         let asked = Arc::clone(&stopper);
-        let offered = self.tools.map(|offer| Arc::clone(&offer.desk));
+        let offered = self.offer.and_then(|offer| offer.desk.clone());
         desk.on_stop(Box::new(move || {
             asked.stop();
             if let Some(desk) = offered {
                 desk.stop();
             }
         }));
-        if let Some(offer) = self.tools {
+        if let Some(offer) = self.offer {
             let asked = Arc::clone(&stopper);
-            offer.desk.on_exhausted(Box::new(move || asked.stop()));
+            offer.book.on_end(Box::new(move || asked.stop()));
         }
         let mut log = Log::open(log, &redactor)?;
         let mut egress = None;
@@ -196,17 +224,19 @@ impl Program<'_> {
                 if !listeners.way_out.is_empty() {
                     egress = Egress::serve(listeners.way_out, rules.clone()).ok();
                 }
-                if let Some((offer, listener)) = self.tools.zip(listeners.bridge) {
+                if let Some((offer, listener)) = self.offer.zip(listeners.bridge) {
                     served = offer.serve(listener).ok();
                 }
             },
         );
-        // Whoever asked is gone: so is what he asked for.
-        if let Some(offer) = self.tools {
-            offer.desk.stop();
+        if let Some(offer) = self.offer {
+            offer.stop();
         }
         if let Some(served) = served {
             served.end();
+        }
+        if let Some(models) = self.offer.and_then(|offer| offer.models.as_ref()) {
+            models.close();
         }
         let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         drop(egress.map(Egress::end));

@@ -10,6 +10,7 @@ use actum_kernel::{Hands as _, Phase, State, Status, Verdict};
 use actum_workspace::{deltas, diff, leaves};
 use serde_json::{Value, json};
 
+use super::book::had_tools;
 use super::finish::RunFolder;
 use super::hands::{Facts, RunHands};
 use super::offer::recorded;
@@ -27,6 +28,8 @@ pub(crate) struct Replayed {
     pub first_difference: Option<Value>,
     /// Programs of the machine that are no longer what they were.
     pub programs_changed: Vec<String>,
+    /// Questions to models that were answered in their order, because their words were others.
+    pub by_order: u64,
 }
 
 impl Replayed {
@@ -38,6 +41,9 @@ impl Replayed {
         }
         if !self.programs_changed.is_empty() {
             shown["programs_changed"] = json!(self.programs_changed);
+        }
+        if self.by_order > 0 {
+            shown["answered_by_order"] = json!(self.by_order);
         }
         shown
     }
@@ -64,6 +70,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
         expected: expected_hash.clone(),
         actual: String::new(),
         programs_changed: Vec::new(),
+        by_order: 0,
         first_difference: Some(difference),
     };
     if let Some(input) = input.filter(|input| *input != before) {
@@ -89,6 +96,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
     let scratch = RunFolder::make(&shop.home, &format!(".replay-{}", new_id()))?;
     let mut hands = RunHands::repeating(Arc::clone(shop), facts, before, scratch.clone())?;
     hands.heard = recording.tools.then(|| recorded(recording.answers.clone()));
+    hands.heard_tools = recording.tools && had_tools(&recording.answers);
     let (state, _) = rehearse(State::new(agreed), &mut hands);
     let replayed = compare(recording, &state, &hands, expected, shop);
     hands.leave(&Verdict::success(false));
@@ -117,6 +125,7 @@ fn compare(
         actual: actual.clone(),
         first_difference,
         programs_changed: programs_changed.clone(),
+        by_order: hands.by_order,
     };
     // Everything that differs after this may differ because of it.
     if let Some((asked, expected)) = &hands.strange {

@@ -90,7 +90,7 @@ impl RunHands {
             agent: &agent,
             environment,
             exchange: None,
-            tools: None,
+            offer: None,
             left_ms,
             is_agents: self.repeats.is_none(),
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use actum_api::error;
@@ -13,6 +13,7 @@ use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
 use actum_ledger::registry::Registry;
 use actum_ledger::run::{Run, RunState, Runs};
+use actum_ledger::spend::Spend;
 use actum_sandbox::{Identity, Spawner};
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Mode, Stage, Workspace};
@@ -24,6 +25,7 @@ use crate::command::doctor;
 use crate::config::{Config, SandboxConfig};
 use crate::failure::Failure;
 use crate::key::Key;
+use crate::model::Counter;
 use crate::project::Project;
 use crate::tool::cells::Programs;
 use crate::tool::shelf::Shelf;
@@ -35,6 +37,7 @@ pub(crate) struct Open {
     pub project: Project,
     pub waiter: Waiter,
     pub registry: Arc<dyn Registry>,
+    pub spend: Arc<dyn Spend>,
     pub tenant: Tenant,
     pub place: String,
 }
@@ -45,11 +48,12 @@ impl Open {
         let runtime = Waiter::runtime().map_err(|e| internal(&e))?;
         let store = runtime.block_on(project.open(out, false))?;
         let registry: Arc<dyn Registry> = store.clone();
+        let spend: Arc<dyn Spend> = store.clone();
         let (runs, journal): (Arc<dyn Runs>, Arc<dyn actum_ledger::Journal>) = (store.clone(), store);
         let waiter = Waiter::new(runtime, runs, journal);
         let tenant = Tenant::new(LOCAL_TENANT).map_err(|e| internal(&e))?;
         let place = place_of(&project)?;
-        Ok(Self { project, waiter, registry, tenant, place })
+        Ok(Self { project, waiter, registry, spend, tenant, place })
     }
 
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
@@ -117,6 +121,10 @@ pub(crate) struct Shop {
     pub place: String,
     pub spawner: Arc<Spawner>,
     pub shelf: Shelf,
+    spend: Arc<dyn Spend>,
+    /// Providers and prices as they were when the worker began.
+    config: Config,
+    counter: OnceLock<Arc<Counter>>,
     mode: Mode,
     /// Workspaces that were looked through for files of other owners, and what that means for them.
     modes: Mutex<BTreeMap<PathBuf, Mode>>,
@@ -145,6 +153,7 @@ impl Shop {
         let mode = doctor::best(project)?;
         let spawner = Spawner::start(ready).map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let (owner, alive) = enter(&home)?;
+        let config = Config::read(project.root())?;
         let shop = Self {
             root: project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned()),
             blobs: project.blobs()?,
@@ -153,11 +162,14 @@ impl Shop {
             place: open.place.clone(),
             spawner: Arc::new(spawner),
             shelf: Shelf::new(&open.waiter, &open.registry, &open.tenant),
+            spend: Arc::clone(&open.spend),
+            counter: OnceLock::new(),
             mode,
             modes: Mutex::default(),
             programs: Mutex::default(),
             tool_programs: Programs::default(),
-            sandbox: Config::read(project.root())?.sandbox,
+            sandbox: config.sandbox.clone(),
+            config,
             key: Key::find_or_make(project)?,
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
             owner,
@@ -166,6 +178,16 @@ impl Shop {
         };
         shop.tidy();
         Ok(Arc::new(shop))
+    }
+
+    /// Through which models are asked; made when the first is.
+    pub(super) fn counter(&self) -> Result<Arc<Counter>, Failure> {
+        if let Some(counter) = self.counter.get() {
+            return Ok(Arc::clone(counter));
+        }
+        let places = (self.home.clone(), self.root.clone());
+        let made = Counter::new(&self.waiter, &self.spend, &self.tenant, places, &self.config)?;
+        Ok(Arc::clone(self.counter.get_or_init(|| made)))
     }
 
     /// The BLAKE3 of a program, read once as long as the file is the same.

@@ -8,7 +8,7 @@ use std::thread::scope;
 use actum_api::client;
 use serde_json::{Value, json};
 
-use super::{Fake, LONG, TOKEN, heard, served, until};
+use super::{LONG, TOKEN, heard, served, tools_only, until};
 use crate::bridge::Bridge;
 use crate::turns::CALLS_MAX;
 
@@ -158,6 +158,6 @@ fn it_can_be_served_and_ended_inside_another_runtime() {
 fn a_token_that_is_no_part_of_an_address_is_refused() {
     for token in ["", "a/b", "a b", "a%41", "\u{e9}"] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(Bridge::serve(listener, token, Arc::new(Fake::default())).is_err(), "{token}");
+        assert!(Bridge::serve(listener, tools_only(token, &Arc::default())).is_err(), "{token}");
     }
 }

@@ -15,13 +15,17 @@ use std::time::Duration;
 use actum_api::{client, error};
 use serde_json::{Value, json};
 
-use crate::bridge::{Bridge, Call, Patience, Refused, Tools};
+use crate::bridge::{Bridge, Call, Offered, Patience, Refused, Tools};
 
 const TOKEN: &str = "f00dbabe";
 /// Longer than anything here takes, so that a hang becomes a failure.
 const LONG: Duration = Duration::from_secs(20);
 /// Short enough to be waited for.
 const SHORT: Duration = Duration::from_millis(300);
+
+fn tools_only(token: &str, fake: &Arc<Fake>) -> Offered {
+    Offered { tools: Some((token.to_owned(), Arc::clone(fake) as Arc<dyn Tools>)), models: None }
+}
 
 #[derive(Default)]
 struct Fake {
@@ -96,7 +100,7 @@ fn served_with(patience: Patience) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let fake = Arc::new(Fake::default());
-    let bridge = Bridge::serve_with(listener, TOKEN, Arc::clone(&fake) as Arc<dyn Tools>, patience).unwrap();
+    let bridge = Bridge::serve_with(listener, tools_only(TOKEN, &fake), patience).unwrap();
     Served { bridge: Some(bridge), fake, at, url: format!("http://{at}/t/{TOKEN}") }
 }
 

@@ -1,0 +1,202 @@
+//! Models over HTTP: whoever has the key asks by the paths his provider has, and is answered whole or piece by piece.
+//!
+//! What is asked goes to the port `Models`; here it is only let in, bounded, and carried. An exchange goes on although
+//! its caller has left: it may have been paid for already, and somebody has to find out what it cost.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::Response;
+use futures_util::stream::poll_fn;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::http::{comes_from_here, is_same, values_in};
+
+/// The content of one question. Providers take no more either.
+pub const QUESTION_BYTES_MAX: usize = 32 << 20;
+/// Values in one question: small ones take many times their text in memory.
+const QUESTION_VALUES_MAX: usize = 500_000;
+/// Exchanges under way at once; others wait.
+const EXCHANGES_MAX: usize = 64;
+/// Pieces that wait for a caller who reads slowly.
+const PIECES_MAX: usize = 64;
+/// Headers that are handed on: what a caller may tell a provider about the form of his question.
+const HEADERS: [&str; 4] = ["anthropic-version", "anthropic-beta", "openai-beta", "x-goog-api-client"];
+
+/// Answers for models. Lives as long as the exchange, not as long as the caller's patience.
+pub trait Models: Send + Sync + 'static {
+    fn ask(self: Arc<Self>, asked: Asked, teller: Teller) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// One question as it arrived.
+#[derive(Debug)]
+pub struct Asked {
+    pub method: String,
+    pub path: String,
+    pub query: String,
+    /// Whether it came with the key; if not it has no content.
+    pub is_allowed: bool,
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+    /// Why its content could not be taken.
+    pub flaw: Option<Flaw>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    TooLarge,
+    TooSlow,
+    Elsewhere,
+}
+
+/// The beginning of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    pub status: u16,
+    pub content_type: String,
+    pub headers: Vec<(&'static str, String)>,
+}
+
+/// Where an answer goes to: its head first, then its pieces.
+#[derive(Debug)]
+pub struct Teller {
+    head: Option<oneshot::Sender<(Head, bool)>>,
+    pieces: mpsc::Sender<Bytes>,
+}
+
+impl Teller {
+    /// Begins an answer that comes in pieces.
+    pub fn begin(&mut self, head: Head) {
+        self.send(head, false);
+    }
+
+    fn send(&mut self, head: Head, is_whole: bool) {
+        if let Some(sender) = self.head.take() {
+            // Who has left needs no head.
+            sender.send((head, is_whole)).unwrap_or_default();
+        }
+    }
+
+    /// Whether anybody still listens.
+    pub async fn tell(&mut self, piece: Bytes) -> bool {
+        piece.is_empty() || self.pieces.send(piece).await.is_ok()
+    }
+
+    /// An answer that is there already: it goes out with its length.
+    pub async fn whole(mut self, head: Head, body: Bytes) {
+        self.send(head, true);
+        self.tell(body).await;
+    }
+}
+
+/// The door to the models.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    key: Arc<str>,
+    models: Arc<dyn Models>,
+    exchanges: Arc<Semaphore>,
+    patience: Duration,
+}
+
+impl Gate {
+    pub(crate) fn new(key: &str, models: Arc<dyn Models>, patience: Duration) -> Self {
+        Self { key: key.into(), models, exchanges: Arc::new(Semaphore::new(EXCHANGES_MAX)), patience }
+    }
+
+    pub(crate) async fn pass(&self, request: Request) -> Response {
+        let (head, body) = request.into_parts();
+        let flaw = (!comes_from_here(&head.uri, &head.headers)).then_some(Flaw::Elsewhere);
+        let is_allowed = flaw.is_none() && self.is_known(&head.uri, &head.headers);
+        let (body, flaw) = match is_allowed && head.method == Method::POST {
+            true => match self.content(body).await {
+                Ok(body) => (body, None),
+                Err(flaw) => (Bytes::new(), Some(flaw)),
+            },
+            false => (Bytes::new(), flaw),
+        };
+        let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let headers = HEADERS.iter().filter_map(|name| text(name).map(|value| ((*name).to_owned(), value.to_owned())));
+        let asked = Asked {
+            method: head.method.as_str().to_owned(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            is_allowed,
+            headers: headers.collect(),
+            body,
+            flaw,
+        };
+        self.answer(asked).await
+    }
+
+    async fn answer(&self, asked: Asked) -> Response {
+        // Never closed.
+        let Ok(turn) = Arc::clone(&self.exchanges).acquire_owned().await else { return broken() };
+        let (head, told) = oneshot::channel();
+        let (pieces, mut waiting) = mpsc::channel(PIECES_MAX);
+        let exchange = Arc::clone(&self.models).ask(asked, Teller { head: Some(head), pieces });
+        tokio::spawn(async move {
+            exchange.await;
+            drop(turn);
+        });
+        let Ok((head, is_whole)) = told.await else { return broken() };
+        let mut response = Response::builder()
+            .status(StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY))
+            .header(header::CONTENT_TYPE, head.content_type);
+        for (name, value) in head.headers {
+            response = response.header(name, value);
+        }
+        let body = match is_whole {
+            true => Body::from(waiting.recv().await.unwrap_or_default()),
+            false => {
+                let next = move |context: &mut std::task::Context<'_>| {
+                    waiting.poll_recv(context).map(|piece| piece.map(Ok::<_, std::io::Error>))
+                };
+                Body::from_stream(poll_fn(next))
+            }
+        };
+        response.body(body).unwrap_or_else(|_| broken())
+    }
+
+    async fn content(&self, body: Body) -> Result<Bytes, Flaw> {
+        if body.size_hint().lower() > QUESTION_BYTES_MAX as u64 {
+            return Err(Flaw::TooLarge);
+        }
+        let content = match tokio::time::timeout(self.patience, to_bytes(body, QUESTION_BYTES_MAX)).await {
+            Ok(Ok(content)) => content,
+            Ok(Err(_)) => return Err(Flaw::TooLarge),
+            Err(_) => return Err(Flaw::TooSlow),
+        };
+        if values_in(&content) > QUESTION_VALUES_MAX {
+            return Err(Flaw::TooLarge);
+        }
+        Ok(content)
+    }
+
+    /// Providers have their keys in different places; ours may come in each of them.
+    fn is_known(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let bearer = header("authorization").and_then(|text| text.split_once(' ')).map(|(_, key)| key.trim());
+        let query = uri.query().unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("key="));
+        let given = [header("x-api-key"), header("x-goog-api-key"), bearer, query];
+        given.into_iter().flatten().any(|key| is_same(key.as_bytes(), self.key.as_bytes()))
+    }
+
+    /// Returns when no exchange is under way any more.
+    pub(crate) async fn settled(&self) {
+        let all = u32::try_from(EXCHANGES_MAX).unwrap_or(u32::MAX);
+        // An error would mean that nobody can begin one either.
+        self.exchanges.acquire_many(all).await.map(drop).unwrap_or_default();
+    }
+}
+
+/// Only if whoever answers gave up without a word.
+fn broken() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::BAD_GATEWAY;
+    response
+}
