@@ -18,6 +18,7 @@ const AREAS: &[Area] = &[
     Area { name: "sandbox", package: "actum", bench: "sandbox", postgres: false },
     Area { name: "runs", package: "actum", bench: "runs", postgres: true },
     Area { name: "tools", package: "actum", bench: "tools", postgres: false },
+    Area { name: "predict", package: "actum", bench: "predict", postgres: false },
 ];
 
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
@@ -43,8 +44,8 @@ mod tests {
     fn an_unknown_area_is_answered_with_the_known_ones() {
         assert_eq!(
             run(&["nosuch"]).unwrap_err(),
-            "there is no area `nosuch`; the known ones: ledger, workspace, sandbox, runs, tools"
+            "there is no area `nosuch`; the known ones: ledger, workspace, sandbox, runs, tools, predict"
         );
-        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace, sandbox, runs, tools");
+        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace, sandbox, runs, tools, predict");
     }
 }

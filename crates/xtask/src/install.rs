@@ -1,6 +1,7 @@
 //! What a fresh machine lacks, as a table; `test` and `bench` call it first. It never installs what is already there
 //! and never builds from source what the system can provide.
 
+use crate::agents::Agents;
 use crate::servers::Servers;
 use crate::verifiers::Verifiers;
 use crate::{postgres, program};
@@ -64,6 +65,7 @@ const NEEDS: &[Need] = &[
     },
     Need { name: "verifiers of others", present: Verifiers::are_installed, source: Source::Folder(Verifiers::install) },
     Need { name: "MCP servers of others", present: Servers::are_installed, source: Source::Folder(Servers::install) },
+    Need { name: "agents of others", present: Agents::are_installed, source: Source::Folder(Agents::install) },
     Need { name: "ext4 tools", present: || is_for_administrators("mkfs.ext4"), source: Source::System("e2fsprogs") },
     Need {
         name: "btrfs tools",

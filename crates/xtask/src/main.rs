@@ -2,12 +2,20 @@
 //! It is never part of the product and no product crate may depend on it.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
 
+#[path = "../../testkit/src/agents.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod agents;
 mod bench;
 mod demo;
 mod error_pages;
 mod fuzz;
 mod generate;
 mod install;
+#[path = "../../testkit/src/model.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop starts what it describes")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod model;
 #[path = "../../testkit/src/postgres.rs"]
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop uses a part of it")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
@@ -30,6 +38,7 @@ const USAGE: &str = "\
 cargo xtask VERB
 
   test                   install what is missing, then run every check and test
+  test --model           run the tests that need a real model, with one on loopback (installs 220 MB once)
   tidy                   check the rules of the house that no compiler knows
   generate [--check]     write (or compare) schemas, the CLI reference and the error pages
   bench AREA [ARGS…]     run the benchmarks of an area; without AREA, list them
@@ -42,6 +51,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match *words {
         ["test"] => return if test::run() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        ["test", "--model"] => return if test::run_with_model() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         ["tidy"] => tidy::run(),
         ["generate"] => generate::write(),
         ["generate", "--check"] => generate::check(),

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything, on a fresh machine too. It never stops at the first failure; the last line it
 //! prints is the sum.
 
+use crate::agents::{self, Agents};
+use crate::model::{self, Model};
 use crate::postgres::{Cluster, SHARED_CLUSTER};
 use crate::servers::{self, Servers};
 use crate::verifiers::{self, Verifiers};
@@ -9,6 +11,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+/// What the sum does not hold, so that nobody takes it for more than it is.
+const OPT_IN: &str = "not run, because they are opt-in: tests that need a real model (`cargo xtask test --model`)";
 const FAILED_NAMES_MAX: usize = 50;
 
 /// Returns whether all went well.
@@ -18,7 +22,10 @@ pub(crate) fn run() -> bool {
     report.check("formatting", || program::run(program::cargo().args(["fmt", "--all", "--check"])));
     report.check("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
-        program::run(program::cargo().args(arguments))
+        program::run(program::cargo().args(arguments))?;
+        // Not among all targets, because nobody runs it along with the others; it has to compile all the same.
+        let model = ["clippy", "--package", "actum", "--test", "model", "--locked", "--", "-D", "warnings"];
+        program::run(program::cargo().args(model))
     });
     report.check("tidy", tidy::run);
     let mut cluster = None;
@@ -30,6 +37,7 @@ pub(crate) fn run() -> bool {
     let mut command = program::cargo();
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
     command.env(verifiers::FOLDER, Verifiers::place()).env(servers::FOLDER, Servers::place());
+    command.env(agents::FOLDER, Agents::place());
     match &cluster {
         Some(cluster) => command.env(SHARED_CLUSTER, cluster.url("postgres")),
         None => command.env_remove(SHARED_CLUSTER),
@@ -38,6 +46,27 @@ pub(crate) fn run() -> bool {
     drop(cluster);
     report.check("generated files", generate::check);
     report.check("demo", demo::check);
+    println!("\n{OPT_IN}");
+    print!("{}", report.summary());
+    report.failed == 0
+}
+
+/// Only what needs a real model, with one that answers meanwhile. Returns whether all went well.
+pub(crate) fn run_with_model() -> bool {
+    let mut report = Report::default();
+    report.prepare("install what is missing", install::missing);
+    let mut running = None;
+    report.prepare("a real model on loopback", || {
+        running = Some(Model::start()?);
+        Ok(())
+    });
+    if let Some(running) = &running {
+        let mut command = program::cargo();
+        command.args(["test", "--package", "actum", "--locked", "--no-fail-fast", "--test", "model"]);
+        command.env(model::URL, running.url());
+        report.tests("tests with a real model", &mut command, &mut std::io::stdout());
+    }
+    drop(running);
     print!("{}", report.summary());
     report.failed == 0
 }

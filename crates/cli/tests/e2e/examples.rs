@@ -116,3 +116,17 @@ fn corrections_converge_or_do_not() {
     assert_eq!(std::fs::read_to_string(actum.path("answer.txt")).unwrap(), "42\n");
     assert!(!actum.path("stubborn.json").exists());
 }
+
+#[test]
+fn a_recorded_model_answers_a_signature() {
+    let actum = actum();
+    for name in ["actum.toml", "sentiment.yaml", "answers.json"] {
+        let text = std::fs::read(format!("{}/../../examples/predict/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        actum.file(name, text);
+    }
+    actum.run(&["signature", "add", "sentiment.yaml"]).ok();
+    for (text, expected) in [("I love this wonderful film.", "positive"), ("This is awful, I hate it.", "negative")] {
+        let told = actum.run(&["predict", "examples/Sentiment.v1", "--param", &format!("text={text}")]);
+        assert!(told.ok().contains(expected));
+    }
+}

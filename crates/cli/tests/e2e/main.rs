@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod agents;
 mod bad_input;
 mod bridge;
 mod bridge_end;
@@ -13,6 +14,7 @@ mod crash;
 mod examples;
 mod execution;
 mod ledger;
+mod predict;
 mod receipt;
 mod run;
 mod run_again;
