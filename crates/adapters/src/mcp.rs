@@ -19,7 +19,7 @@ use actum_contract::tool::{Mcp, Server, Transport, Went};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rmcp::ServiceError;
-use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult, Tool};
+use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult, RequestMetaObject, Tool};
 use serde_json::{Map, Value, json};
 
 use crate::cells::{Cells, Job};
@@ -64,7 +64,12 @@ pub struct McpLink<'a> {
     pub job: &'a Job,
     /// For a server that is reached through HTTP.
     pub http: Option<HttpLink<'a>>,
+    /// By which the server recognises a call that is made again: `_meta` of the call has it.
+    pub idempotency_key: Option<&'a str>,
 }
+
+/// Where a server finds what a call is known by.
+const KEY_META: &str = "actum/idempotency_key";
 
 /// How a server is reached through HTTP.
 #[derive(Clone, Copy)]
@@ -266,7 +271,12 @@ impl Servers {
         let wrong = |problem| Failed::of(Went::Wrong(None), problem);
         let tool = ready.tools.find(name).map_err(wrong)?;
         check_input(tool, &params).map_err(wrong)?;
-        let request = CallToolRequestParams::new(name.clone()).with_arguments(params);
+        let mut request = CallToolRequestParams::new(name.clone()).with_arguments(params);
+        if let Some(key) = link.idempotency_key {
+            let mut meta = RequestMetaObject::new();
+            meta.0.0.insert(KEY_META.to_owned(), key.into());
+            request.meta = Some(meta);
+        }
         let peer = ready.connection.peer();
         let came = self.run(async move { peer.call_tool_once(request).await }, patience);
         attempt.evidence = ready.evidence(link);

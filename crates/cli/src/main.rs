@@ -14,6 +14,7 @@ mod model;
 mod progress;
 mod project;
 mod protect;
+mod purse;
 mod reference;
 mod run;
 mod tool;

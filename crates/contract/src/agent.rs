@@ -41,6 +41,21 @@ pub enum AgentKind {
     Command { command: Vec<String> },
     /// A declared list of edits and executions.
     Script { script: Script },
+    /// Part of actum: it asks a model what to do, and does it.
+    Predict(Predict),
+}
+
+/// Whom the built-in agent asks, and how far it goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predict {
+    pub model: String,
+    /// By its name in the settings; without one, whoever fits the model best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// How often it asks in one step or correction.
+    pub turns: u64,
+    /// The most a question may be answered with.
+    pub output_tokens: u64,
 }
 
 /// What a script agent does: in each step, and in answer to each correction.
@@ -89,7 +104,10 @@ impl Operation {
 }
 
 const NOUN: &str = "an agent";
-const TYPES: [&str; 2] = ["command", "script"];
+const TYPES: [&str; 3] = ["command", "script", "predict"];
+/// Numbers of the built-in agent, with their ranges and what holds otherwise.
+const PREDICT: [(&str, u64, u64, u64); 2] = [("turns", 1, 200, 24), ("output_tokens", 64, 1_000_000, 8_192)];
+const WORD_BYTES_MAX: usize = 200;
 /// `gateway` reaches nobody but Actum's own endpoint for models.
 const NETWORKS: [&str; 5] = ["offline", "gateway", "registry", "api", "open"];
 const PHASES: [&str; 3] = ["step", "plan", "correct"];
@@ -141,6 +159,12 @@ fn read(part: &mut Part<'_>, script: &dyn Fn(&str) -> Result<Value, String>) -> 
     });
     let phases = part.take("phases");
     let tools = part.has("tools").then(|| part.texts("tools"));
+    // Fields of the built-in agent are unknown to the others.
+    let predict = (kind == "predict").then(|| read_predict(part));
+    if kind == "predict" && network == "gateway" {
+        let expected = "offline, registry, api or open: it asks models itself, and this is for the programs it runs";
+        part.bad("network", &json!(network), expected);
+    }
     let kind = match kind.as_str() {
         "command" if command.first().is_some_and(|first| !first.is_empty()) => Some(AgentKind::Command { command }),
         "command" => {
@@ -148,9 +172,10 @@ fn read(part: &mut Part<'_>, script: &dyn Fn(&str) -> Result<Value, String>) -> 
             None
         }
         "script" => read_script(part, file.as_ref(), script).map(|script| AgentKind::Script { script }),
+        "predict" => predict.flatten().map(AgentKind::Predict),
         "" => None,
         other => {
-            part.bad("type", &json!(other), &TYPES.join(" or "));
+            part.bad("type", &json!(other), "command, script or predict");
             None
         }
     };
@@ -184,6 +209,9 @@ fn phases_of(part: &mut Part<'_>, given: Option<&Value>, kind: Option<&AgentKind
             None => part.bad("phases", given, "a list of step, plan and correct, with step among them"),
         }
     }
+    if let Some(AgentKind::Predict(_)) = kind {
+        return PHASES.map(ToOwned::to_owned).to_vec();
+    }
     let mut phases = vec!["step".to_owned()];
     // What a script has to say is plain to see.
     if let Some(AgentKind::Script { script }) = kind {
@@ -191,6 +219,29 @@ fn phases_of(part: &mut Part<'_>, given: Option<&Value>, kind: Option<&AgentKind
         phases.extend((!script.corrections.is_empty()).then(|| "correct".to_owned()));
     }
     phases
+}
+
+fn read_predict(part: &mut Part<'_>) -> Option<Predict> {
+    let mut name = |field: &str, is_needed: bool| {
+        let text =
+            if is_needed { Some(part.required(field)).filter(|text| !text.is_empty()) } else { part.text(field) };
+        text.filter(|text| {
+            let is_good = (1..=WORD_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+            if !is_good {
+                part.bad(field, &json!(text), &format!("a name of at most {WORD_BYTES_MAX} bytes"));
+            }
+            is_good
+        })
+    };
+    let (model, provider) = (name("model", true), name("provider", false));
+    let [turns, output_tokens] = PREDICT.map(|(field, min, max, default)| {
+        let Some(value) = part.take(field) else { return default };
+        value.as_u64().filter(|n| (min..=max).contains(n)).unwrap_or_else(|| {
+            part.bad(field, &value, &format!("a whole number from {min} to {max}"));
+            default
+        })
+    });
+    Some(Predict { model: model?, provider, turns, output_tokens })
 }
 
 fn environment(part: &mut Part<'_>) -> BTreeMap<String, String> {
@@ -268,13 +319,22 @@ pub fn schema() -> Value {
             "steps": {"type": "object", "additionalProperties": operations},
             "corrections": {"type": "array", "items": operations},
         }))]},
+        "model": {"type": "string", "minLength": 1, "maxLength": WORD_BYTES_MAX,
+            "description": "of predict: the model that is asked"},
+        "provider": {"type": "string", "description": "of predict: the provider, if several have the model"},
         "filesystem": {"enum": FilesystemLevel::ALL.map(FilesystemLevel::word), "default": "standard"},
-        "network": {"enum": NETWORKS, "default": "offline"},
+        "network": {"enum": NETWORKS, "default": "offline",
+            "description": "whom its programs reach; the agent predict asks models itself, whatever stands here"},
         "allow": texts,
         "environment": {"type": "object", "additionalProperties": {"type": "string"}},
         "tools": {"type": "array", "items": {"type": "string"}, "description": "registered tools it may call; all that are approved if none are listed"},
-        "phases": {"type": "array", "items": {"enum": PHASES}, "default": ["step"]},
+        "phases": {"type": "array", "items": {"enum": PHASES}, "default": ["step"],
+            "description": "of predict all three, if none are listed"},
     });
+    for (name, min, max, default) in PREDICT {
+        properties[name] = json!({"type": "integer", "minimum": min, "maximum": max, "default": default,
+            "description": format!("of predict: {}", if name == "turns" { "questions in one step or correction" } else { "of one answer" })});
+    }
     if let Some(all) = properties.as_object_mut() {
         all.extend(cell);
     }
@@ -297,14 +357,21 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_are_read_and_survive_their_own_text() {
+    fn all_kinds_are_read_and_survive_their_own_text() {
         let command =
             agent(json!({"type": "command", "command": ["codex", "{description}"], "phases": ["step", "plan"]}));
         let command = command.unwrap();
         assert!(command.understands("plan") && !command.understands("correct"));
         let script = agent(json!({"type": "script", "script": "s.yaml"})).unwrap();
         assert!(script.understands("correct") && !script.understands("plan"));
-        for agent in [command, script] {
+        let predict = agent(json!({"type": "predict", "model": "m-1"})).unwrap();
+        assert!(PHASES.iter().all(|phase| predict.understands(phase)));
+        let AgentKind::Predict(found) = &predict.kind else { panic!("{predict:?}") };
+        assert_eq!((found.turns, found.output_tokens, &found.provider), (24, 8_192, &None));
+        let short = json!({"type": "predict", "model": "m", "provider": "p", "turns": 200, "phases": ["step"]});
+        let short = agent(short).unwrap();
+        assert!(!short.understands("plan"));
+        for agent in [command, script, predict, short] {
             let text = serde_json::to_value(&agent).unwrap();
             assert_eq!(serde_json::from_value::<Agent>(text).unwrap(), agent);
         }
@@ -320,6 +387,16 @@ mod tests {
             assert!(bad.contains(part), "{part} is missing in {bad}");
         }
         assert!(agent(json!({"type": "script", "script": "x.yaml"})).unwrap_err().contains("it is not there"));
-        assert!(agent(json!({"type": "robot"})).unwrap_err().contains("command or script"));
+        assert!(agent(json!({"type": "robot"})).unwrap_err().contains("script or predict"));
+        let bad = agent(json!({
+            "type": "predict", "turns": 201, "output_tokens": 1, "provider": "", "network": "gateway", "comand": 1,
+        }));
+        let bad = bad.unwrap_err();
+        for part in ["model", "turns", "output_tokens", "provider", "network", "comand"] {
+            assert!(bad.contains(part), "{part} is missing in {bad}");
+        }
+        // What only the built-in agent has is unknown to others.
+        let other = agent(json!({"type": "command", "command": ["x"], "model": "m"}));
+        assert!(other.unwrap_err().contains("model"));
     }
 }

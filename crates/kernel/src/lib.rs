@@ -19,5 +19,5 @@ pub use event::{Act, Acted, Changed, Checked, Denial, End, Event, Failed, MODEL,
 pub use light::{FILE_BYTES_LOOKED_AT, look_at};
 pub use limit::{Admission, admit, is_env_file};
 pub use port::{Desk, Finished, Hands, Why};
-pub use result::{Metrics, RunResult, Status, Verdict, code};
+pub use result::{Metrics, RunResult, Spent, Status, Verdict, code};
 pub use state::{Agreed, Phase, Phases, State};

@@ -98,6 +98,9 @@ pub struct RunResult {
     pub output_hash: String,
     pub artifact_hashes: BTreeMap<String, String>,
     pub metrics: Metrics,
+    /// What its models and tools cost, if it asked any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spend: Option<Spent>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_output: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,6 +109,19 @@ pub struct RunResult {
     pub error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denial_reason: Option<String>,
+}
+
+/// What a run has spent, as its receipts say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    pub currency: String,
+    /// In the smallest unit of the currency.
+    pub spent: u64,
+    /// Calls that were made.
+    pub calls: u64,
+    /// What was spent in other currencies.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub others: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 pub const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/v1";
 pub const PREDICATE_TYPE: &str = "https://actum.dev/run/v1";
+/// The receipt of a prediction.
+pub const PREDICTION_TYPE: &str = "https://actum.dev/prediction/v1";
 pub const PAYLOAD_TYPE: &str = "application/vnd.in-toto+json";
 
 /// Why a receipt is refused.
@@ -32,7 +34,12 @@ pub fn subject(name: &str, sha256: Digest, blake3: &str) -> Value {
 }
 
 pub fn statement(subjects: Vec<Value>, predicate: Value) -> Value {
-    json!({"_type": STATEMENT_TYPE, "subject": subjects, "predicateType": PREDICATE_TYPE, "predicate": predicate})
+    statement_of(PREDICATE_TYPE, subjects, predicate)
+}
+
+/// The same of another kind.
+pub fn statement_of(kind: &str, subjects: Vec<Value>, predicate: Value) -> Value {
+    json!({"_type": STATEMENT_TYPE, "subject": subjects, "predicateType": kind, "predicate": predicate})
 }
 
 /// The id under which verifiers look a key up: SHA-256 of the canonical form of the key.
@@ -83,9 +90,11 @@ impl Receipt {
         let payload = decode(text(&envelope["payload"], "it has no payload")?, "its payload is not base64")?;
         let signature = decode(text(&signed["sig"], "it has no signature")?, "its signature is not base64")?;
         let statement = canon::parse(&payload).map_err(|e| BadReceipt::Statement(e.message))?;
-        for (field, wanted) in [("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)] {
-            if statement[field] != wanted {
-                return Err(BadReceipt::Statement(format!("its {field} is {}, expected {wanted}", statement[field])));
+        for (field, wanted) in [("_type", &[STATEMENT_TYPE][..]), ("predicateType", &[PREDICATE_TYPE, PREDICTION_TYPE])]
+        {
+            if !wanted.iter().any(|wanted| statement[field] == *wanted) {
+                let (found, wanted) = (&statement[field], wanted.join(" or "));
+                return Err(BadReceipt::Statement(format!("its {field} is {found}, expected {wanted}")));
             }
         }
         Ok(Self { statement, key_id: text(&signed["keyid"], "it names no key")?, payload, signature })
@@ -105,6 +114,11 @@ impl Receipt {
     /// By which the next receipt and the ledger name it.
     pub fn digest(&self) -> Digest {
         Digest::sha256(&self.payload)
+    }
+
+    /// Whether it is the receipt of a prediction, not of a run.
+    pub fn is_prediction(&self) -> bool {
+        self.statement["predicateType"] == PREDICTION_TYPE
     }
 
     pub fn predicate(&self) -> &Value {

@@ -263,7 +263,7 @@ fn every_limit_is_kept() {
         let found = answer.err().and_then(|refused| refused.authorization);
         assert_eq!(found.is_some(), expected.is_some());
         // As if it were above another.
-        let mut play = Play::with(&[new.clone()]);
+        let mut play = Play::with(std::slice::from_ref(&new));
         let below = Authorization {
             max_total: None,
             within: Some("a".into()),
@@ -471,8 +471,8 @@ fn an_audit_finds_what_does_not_add_up() {
         committed: 5,
         held: 2,
     };
-    assert_eq!(audit(&[a.clone()], &[sum("a")]).len(), 1, "it says nothing is reserved");
-    assert_eq!(audit(&[a.clone()], &[]).len(), 1);
+    assert_eq!(audit(std::slice::from_ref(&a), &[sum("a")]).len(), 1, "it says nothing is reserved");
+    assert_eq!(audit(std::slice::from_ref(&a), &[]).len(), 1);
     assert_eq!(audit(&[Authorization { reserved: 2, ..a.clone() }], &[sum("a")]).len(), 0);
     assert_eq!(audit(&[Authorization { reserved: 2, day: 3, ..a.clone() }], &[sum("a")]).len(), 1);
     assert_eq!(audit(&[Authorization { reserved: 2, day: 3, day_held: 7, ..a }], &[sum("a")]).len(), 0);

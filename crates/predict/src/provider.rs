@@ -71,6 +71,8 @@ pub struct Provider {
     pub attempts: u64,
     /// Where a recording lies, for `recorded`.
     pub file: Option<String>,
+    /// Where what it answers is added to, so that a recorded provider can answer the same.
+    pub record: Option<String>,
 }
 
 /// Numbers, with their ranges and defaults.
@@ -143,7 +145,8 @@ fn read(id: &str, part: &mut Part<'_>) -> Option<Provider> {
         let shown = if key.len() > 4 { "a text" } else { key };
         part.bad("key", &json!(shown), "a reference: env:NAME or file:PATH");
     }
-    let models = part.has("models").then(|| part.texts("models"));
+    let has_models = part.has("models");
+    let models = Some(part.texts("models")).filter(|_| has_models);
     let numbers = NUMBERS.map(|(field, min, max, default)| {
         let Some(value) = part.take(field) else { return default };
         value.as_u64().filter(|n| (min..=max).contains(n)).unwrap_or_else(|| {
@@ -165,6 +168,10 @@ fn read(id: &str, part: &mut Part<'_>) -> Option<Provider> {
         _ => Structured::JsonSchema,
     };
     let file = part.text("file");
+    let record = part.text("record");
+    if let Some(record) = record.as_ref().filter(|record| record.is_empty() || kind == Some(Kind::Recorded)) {
+        part.bad("record", &json!(record), "a file, for a provider that is not itself recorded");
+    }
     match (kind, &base_url, &file) {
         (Some(Kind::Recorded), _, None) => part.bad("file", &Value::Null, "the file with the recording"),
         (Some(Kind::Recorded), ..) | (None, ..) => {}
@@ -191,6 +198,7 @@ fn read(id: &str, part: &mut Part<'_>) -> Option<Provider> {
         total_ms,
         attempts,
         file,
+        record,
     })
 }
 
@@ -204,6 +212,7 @@ pub fn schema() -> Value {
         "limit_field": {"enum": LIMIT_FIELDS, "default": LIMIT_FIELDS[0]},
         "structured": {"enum": STRUCTURED, "default": STRUCTURED[0]},
         "file": {"type": "string", "description": "the recording of a recorded provider"},
+        "record": {"type": "string", "description": "a file that every answer is added to, for a recorded provider"},
     });
     for (name, min, max, default) in NUMBERS {
         properties[name] = json!({"type": "integer", "minimum": min, "maximum": max, "default": default});
@@ -234,6 +243,7 @@ mod tests {
         }
         assert!(!bad.contains("verysecret"), "{bad}");
         assert!(provider(&json!({"type": "recorded"})).unwrap_err().contains("file"));
+        assert!(provider(&json!({"type": "recorded", "file": "f", "record": "g"})).unwrap_err().contains("record"));
         assert!(provider(&json!({"type": "oracle"})).unwrap_err().contains("openai"));
     }
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use actum_ledger::journal::Work;
 use actum_ledger::spend::{
-    Authorization, Code, Filter, How, OVERRUN, Reservation, ReservationState, Reserve, STALE, Settle, Spend,
+    Answer, Authorization, Code, Filter, Held, How, OVERRUN, Reservation, ReservationState, Reserve, STALE, Settle,
+    Spend,
 };
 use actum_store::{Location, Older, Store, open};
 use actum_testkit::dice::Dice;
@@ -31,10 +33,7 @@ fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
     (runtime, store)
 }
 
-fn settle(
-    store: &Arc<dyn Store>,
-    end: Settle,
-) -> actum_ledger::journal::Work<'static, Result<actum_ledger::spend::Held, actum_ledger::spend::Refused>> {
+fn settle(store: &Arc<dyn Store>, end: Settle) -> Work<'static, Answer<Held>> {
     Spend::settle(&**store, end)
 }
 

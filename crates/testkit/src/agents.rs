@@ -214,6 +214,9 @@ impl Agents {
                     "model_provider=actum",
                     "-c",
                     &provider,
+                    // What a search of the provider's own adds to a question has no bound, and so no price.
+                    "-c",
+                    "web_search=disabled",
                 ],
                 &[],
             ),

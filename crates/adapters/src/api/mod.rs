@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use actum_contract::execution::{Network, Redactor, Verdict};
 use actum_contract::tool::{Api, Interface, Went};
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Certificate, Client, Method, Response, Url};
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -36,6 +36,9 @@ const REDIRECTS_MAX: usize = 5;
 
 /// Clients that are kept: one for each name and the addresses it stands for.
 const CLIENTS_MAX: usize = 32;
+
+/// By which a service recognises a call that is made again.
+const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
@@ -124,7 +127,14 @@ impl Http {
             let problem = Problem::new(Stage::Call, "the adapter is of another type than api");
             return Attempt::failed(&ask.link.adapter.adapter_id, Went::Wrong(None), problem);
         };
-        let question = Going { http: self, api, network: &sandbox.network, secrets: ask.secrets, trace: &trace };
+        let question = Going {
+            http: self,
+            api,
+            network: &sandbox.network,
+            secrets: ask.secrets,
+            trace: &trace,
+            key: ask.idempotency_key,
+        };
         // What asks whether to stop stays on this thread.
         let (operation, params) = (ask.operation, ask.params);
         let work = async {
@@ -260,6 +270,7 @@ struct Going<'a> {
     network: &'a Network,
     secrets: &'a BTreeMap<String, String>,
     trace: &'a Mutex<Trace>,
+    key: Option<&'a str>,
 }
 
 impl Going<'_> {
@@ -268,7 +279,10 @@ impl Going<'_> {
     }
 
     async fn go(&self, operation: Option<&str>, params: &Map<String, Value>) -> Result<Answer, Failed> {
-        let built = build(self.api, operation, params)?;
+        let mut built = build(self.api, operation, params)?;
+        if let Some(key) = self.key.and_then(|key| HeaderValue::from_str(key).ok()) {
+            built.headers.insert(KEY_HEADER, key);
+        }
         self.note(|trace| trace.request = Some((built.method.clone(), shown(&built.url))));
         let question = Question::of(&self.api.auth, self.secrets)?;
         let Some(question) = question else {

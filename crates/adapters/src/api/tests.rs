@@ -32,6 +32,7 @@ struct Asked {
     allow: Vec<String>,
     secrets: BTreeMap<String, String>,
     timeout_ms: u64,
+    key: Option<&'static str>,
 }
 
 impl Asked {
@@ -44,6 +45,7 @@ impl Asked {
             allow: vec![format!("api.test:{}", server.port())],
             secrets: secrets.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             timeout_ms: 10_000,
+            key: None,
         }
     }
 
@@ -69,6 +71,7 @@ impl Asked {
             secrets: &self.secrets,
             deadline: soon(),
             stop,
+            idempotency_key: self.key,
         };
         let attempt = self.http.attempt(&ask);
         assert!(!format!("{attempt:?}").contains(SECRET), "{attempt:?}");
@@ -78,6 +81,18 @@ impl Asked {
     fn get(&self) -> Attempt {
         self.ask("get", json!({"id": 7}))
     }
+}
+
+#[test]
+fn a_call_that_spends_is_known_by_its_key() {
+    let server = Server::answers(&[&json_answer(&json!({}))]);
+    let mut asked = Asked::plain(&server);
+    asked.get();
+    asked.key = Some("run-1-call");
+    asked.get();
+    let seen = server.seen();
+    let keys: Vec<Option<&String>> = seen.iter().map(|seen| seen.headers.get("idempotency-key")).collect();
+    assert_eq!(keys, [None, Some(&"run-1-call".to_owned())]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::cells::Cells;
 use crate::result::{Attempt, Problem, Stage};
 use crate::{retry, transform};
 
-pub use program::violations;
+pub use program::{KEY_VARIABLE, violations};
 
 /// Between two looks at whether somebody still waits.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
@@ -49,6 +49,8 @@ pub struct Request<'a> {
     pub stop: &'a dyn Fn() -> bool,
     /// Of everything together.
     pub deadline: Instant,
+    /// By which the tool recognises this call, however often it is tried.
+    pub idempotency_key: Option<&'a str>,
 }
 
 impl fmt::Debug for Request<'_> {
@@ -82,6 +84,8 @@ pub struct Ask<'a> {
     pub deadline: Instant,
     /// Whether nobody waits any more.
     pub stop: &'a dyn Fn() -> bool,
+    /// The same for all attempts of a call that spends.
+    pub idempotency_key: Option<&'a str>,
 }
 
 impl fmt::Debug for Ask<'_> {
@@ -191,8 +195,9 @@ fn one(request: &Request<'_>, link: &Link<'_>, hands: &Hands<'_>, attempts: &mut
 
 fn try_once(request: &Request<'_>, link: &Link<'_>, hands: &Hands<'_>, params: &Map<String, Value>) -> Attempt {
     let deadline = request.deadline.min(Instant::now() + Duration::from_millis(link.sandbox.timeout_ms));
-    let Request { tool, operation, secrets, stop, .. } = request;
-    let ask = Ask { link, tool, operation: *operation, params, secrets, deadline, stop: *stop };
+    let Request { tool, operation, secrets, stop, idempotency_key, .. } = request;
+    let (operation, stop, idempotency_key) = (*operation, *stop, *idempotency_key);
+    let ask = Ask { link, tool, operation, params, secrets, deadline, stop, idempotency_key };
     match &link.adapter.interface {
         Interface::Cli(cli) => program::attempt(hands.cells, cli, &ask),
         Interface::Api(_) => hands.http.attempt(&ask),

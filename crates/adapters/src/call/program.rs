@@ -14,6 +14,9 @@ use crate::result::{Attempt, Problem, Stage};
 /// Shortest time a program gets; less is none.
 const TIMEOUT_MS_MIN: u64 = 1;
 
+/// In which a program finds what its call is known by.
+pub const KEY_VARIABLE: &str = "ACTUM_IDEMPOTENCY_KEY";
+
 pub(super) fn attempt(cells: &dyn Cells, cli: &Cli, ask: &Ask<'_>) -> Attempt {
     let Ask { link, tool, operation, params, secrets, deadline, .. } = *ask;
     let id = &link.adapter.adapter_id;
@@ -21,7 +24,7 @@ pub(super) fn attempt(cells: &dyn Cells, cli: &Cli, ask: &Ask<'_>) -> Attempt {
     let checked = operation_of(cli, operation)
         .and_then(|operation| check_text(cli, tool, params).map(|()| operation))
         .and_then(|operation| called(cli, tool, operation, params));
-    let (call, stripped, stdin_cut_from) = match checked {
+    let (mut call, stripped, stdin_cut_from) = match checked {
         Ok(checked) => checked,
         Err(problem) => return Attempt::failed(id, Went::Wrong(None), problem),
     };
@@ -29,6 +32,7 @@ pub(super) fn attempt(cells: &dyn Cells, cli: &Cli, ask: &Ask<'_>) -> Attempt {
     if left_ms < TIMEOUT_MS_MIN {
         return Attempt::failed(id, Went::TimedOut, Problem::new(Stage::Call, "no time was left to call it"));
     }
+    call.environment.extend(ask.idempotency_key.map(|key| (KEY_VARIABLE.to_owned(), key.to_owned())));
     let mut sandbox = link.sandbox.clone();
     sandbox.timeout_ms = sandbox.timeout_ms.min(left_ms);
     let job = Job {

@@ -30,6 +30,7 @@ struct Calling<'a> {
     chain: Vec<Link<'a>>,
     tool: Entry,
     deadline: Instant,
+    key: Option<&'static str>,
 }
 
 impl<'a> Calling<'a> {
@@ -39,7 +40,7 @@ impl<'a> Calling<'a> {
         let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
         let chain = adapters.iter().map(|adapter| Link { adapter, sandbox: sandbox(&allow) }).collect();
         let http = Http::new(hosts, None).unwrap();
-        Self { cells: FakeCells::new(ends), http, chain, tool: tool(), deadline: soon() }
+        Self { cells: FakeCells::new(ends), http, chain, tool: tool(), deadline: soon(), key: None }
     }
 
     fn call(&self, params: Value) -> Outcome {
@@ -56,6 +57,7 @@ impl<'a> Calling<'a> {
             secrets: BTreeMap::from([("KEY".to_owned(), "hunter2".to_owned())]),
             stop,
             deadline: self.deadline,
+            idempotency_key: self.key,
         };
         call(&request, &Hands { cells: &self.cells, http: &self.http, others: &Nobody })
     }
@@ -63,6 +65,20 @@ impl<'a> Calling<'a> {
     fn jobs(&self) -> usize {
         self.cells.jobs.lock().unwrap().len()
     }
+}
+
+#[test]
+fn every_attempt_has_the_same_key() {
+    let adapter = program("A", |d| {
+        d["errors"] = json!({"retry": {"max_attempts": 3, "backoff_ms": 1, "retryable_codes": [7]}});
+    });
+    let ends = [(Some(End::Exited(7)), ""), (Some(End::Exited(7)), ""), (Some(End::Exited(0)), "{}")];
+    let mut calling = Calling::new(&[&adapter], &ends, &[]);
+    calling.key = Some("run-1-call");
+    assert_eq!(calling.call(json!({})).went, Went::Well);
+    let jobs = calling.cells.jobs.lock().unwrap();
+    assert_eq!(jobs.len(), 3);
+    assert!(jobs.iter().all(|job| job.environment[KEY_VARIABLE] == "run-1-call"), "{jobs:?}");
 }
 
 #[test]

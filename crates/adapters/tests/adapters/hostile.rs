@@ -35,7 +35,15 @@ impl Odd {
     }
 
     fn link(&self) -> McpLink<'_> {
-        McpLink { adapter_id: "odd", mcp: &self.mcp, server: &self.server, key: "odd", job: &self.job, http: None }
+        McpLink {
+            adapter_id: "odd",
+            mcp: &self.mcp,
+            server: &self.server,
+            key: "odd",
+            job: &self.job,
+            http: None,
+            idempotency_key: None,
+        }
     }
 
     fn call(&self, operation: &str, text: &str, limit_ms: u64) -> Attempt {
@@ -107,7 +115,15 @@ fn several_threads_share_a_server() {
 #[test]
 fn dropping_the_pool_ends_servers_that_hang() {
     let Odd { job, mcp, server, cells, pool } = Odd::new("hang");
-    let link = McpLink { adapter_id: "odd", mcp: &mcp, server: &server, key: "odd", job: &job, http: None };
+    let link = McpLink {
+        adapter_id: "odd",
+        mcp: &mcp,
+        server: &server,
+        key: "odd",
+        job: &job,
+        http: None,
+        idempotency_key: None,
+    };
     pool.list(&cells, &link, Duration::from_secs(20), &|| false).unwrap();
     let attempt = pool.attempt(&cells, &link, "say", said("x"), Duration::from_millis(600), &|| false);
     assert_eq!(attempt.went, Went::TimedOut);

@@ -43,7 +43,15 @@ impl Real {
     }
 
     fn link(&self) -> McpLink<'_> {
-        McpLink { adapter_id: "real", mcp: &self.mcp, server: &self.server, key: "real", job: &self.job, http: None }
+        McpLink {
+            adapter_id: "real",
+            mcp: &self.mcp,
+            server: &self.server,
+            key: "real",
+            job: &self.job,
+            http: None,
+            idempotency_key: None,
+        }
     }
 
     fn call(&self, operation: &str, params: Value) -> Attempt {
@@ -191,7 +199,15 @@ impl Listening {
             client("mcp.test", &[self.address])
         };
         let http = Some(HttpLink { headers: &headers, bearer, client_for: &client_for });
-        let link = McpLink { adapter_id: "real", mcp: &mcp, server: &server, key: "http", job: &job, http };
+        let link = McpLink {
+            adapter_id: "real",
+            mcp: &mcp,
+            server: &server,
+            key: "http",
+            job: &job,
+            http,
+            idempotency_key: None,
+        };
         let (cells, pool) = (Bare::default(), Servers::new());
         let call = |(operation, params): &(&str, Value)| {
             let params = params.as_object().unwrap().clone();

@@ -31,6 +31,7 @@ use crate::execution::{self, Claim};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::Taken;
+use crate::purse::{Authorized, Purse};
 use crate::run::shop::Open;
 use crate::tool::cache::Results;
 use crate::tool::call::{Ask, Setting};
@@ -135,6 +136,9 @@ impl Exec {
     }
 }
 
+/// Where money is counted that tools spend without a run.
+const DIRECT: &str = "tools";
+
 /// Everything calls need that are made from the command line, on the project as it is.
 pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, Failure> {
     let project = &open.project;
@@ -154,7 +158,10 @@ pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, 
         heard.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start: {e}")))?;
     }
     let shelf = Shelf::new(&open.waiter, &open.registry, &open.tenant);
-    Setting::new(shelf, project.folder()?, config.sandbox, Arc::new(spawner), Ground::Folder(root), stops)
+    // Calls that nobody made in a run are one another's neighbours: an equal one is found, whoever made it.
+    let who = Authorized { run: DIRECT.to_owned(), ..Authorized::default() };
+    let purse = Purse::new(&open.spend, &open.tenant, who);
+    Setting::new(shelf, purse, project.folder()?, config.sandbox, Arc::new(spawner), Ground::Folder(root), stops)
 }
 
 /// Calls a tool, keeps what came of it, and tells it.

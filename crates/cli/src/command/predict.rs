@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
-use actum_ledger::receipt::{seal, statement, subject};
+use actum_ledger::receipt::{PREDICTION_TYPE, seal, statement_of, subject};
 use actum_predict::signature::Strategy;
 use actum_predict::strategy::Status;
 use clap::Args;
@@ -89,7 +89,7 @@ impl Predict {
         let run = self.run.clone().unwrap_or_else(|| format!("predict-{}", new_id()));
         let who = Authorized { run, autopilot: self.agent.clone(), ..Authorized::default() };
         let line = Line { till: Some(Arc::new(Till::open(&counter, who))), book: None };
-        let predicted = predict(&line, &whom, &signature, &input)?;
+        let predicted = predict(&line, &whom, &signature, &input, None)?;
         if let Some(path) = self.record.as_ref().filter(|_| !predicted.exchanges.is_empty()) {
             Recorded::add(path, &predicted.exchanges)?;
         }
@@ -178,7 +178,8 @@ fn sealed(open: &Open, receipt: &Value) -> Result<String, Failure> {
     let text = actum_predict::hash::canonical(receipt);
     let name = receipt["receipt_id"].as_str().unwrap_or_default();
     let of = subject(name, Digest::sha256(&text), &Digest::blake3(&text).to_hex());
-    let envelope = seal(&statement(vec![of], json!({"receiptId": name, "prediction": receipt})), &key.signing);
+    let said = statement_of(PREDICTION_TYPE, vec![of], json!({"receiptId": name, "prediction": receipt}));
+    let envelope = seal(&said, &key.signing);
     let folder = open.project.folder()?.join("predictions");
     let path = folder.join(format!("{name}.json"));
     let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, format!("{envelope}\n")));

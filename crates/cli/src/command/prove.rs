@@ -21,6 +21,7 @@ use crate::document::Document;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
+use crate::run::spent::{Since, receipts};
 use crate::run::{Open, Recording, RunFolder, Shop, replay};
 use crate::ui::Out;
 use crate::workspace;
@@ -153,6 +154,10 @@ fn check(path: &Path, run: Option<&Run>, key: Option<&VerifyingKey>, open: Optio
         None => Err("there is no key to check it with; name one with --key".to_owned()),
     };
     checks.judge("signature", signed, &format!("Ed25519 by key {}", receipt.key_id));
+    if receipt.is_prediction() {
+        of_prediction(&receipt, open, &mut checks)?;
+        return Ok(checks);
+    }
     if let Some(run) = run {
         of_run(&receipt, run, &mut checks);
     }
@@ -174,6 +179,43 @@ fn of_run(receipt: &Receipt, run: &Run, checks: &mut Checks) {
     let is_last = outcome.is_none_or(|outcome| outcome["receipt"]["digest"] == receipt.digest().to_hex().as_str());
     let ok = is_last && receipt.predicate()["runId"] == run.id.as_str();
     checks.note("run", ok, if ok { "the receipt of this run" } else { "it is not the receipt that this run left" });
+}
+
+/// Whether a prediction's receipt is whole, was judged as it says, and stands in the ledger.
+fn of_prediction(receipt: &Receipt, open: Option<&Open>, checks: &mut Checks) -> Result<(), Failure> {
+    let told = &receipt.predicate()["prediction"];
+    let id = told["receipt_id"].as_str().unwrap_or_default();
+    let whole = actum_predict::receipt::check(told).map_err(|flaws| flaws.join(", "));
+    checks.judge("receipt", whole, id);
+    let text = actum_predict::hash::canonical(told);
+    let is_subject = receipt.statement["subject"][0]["digest"]["sha256"] == Digest::sha256(&text).to_hex().as_str();
+    checks.note(
+        "subject",
+        is_subject,
+        if is_subject { "the receipt that it speaks of" } else { "it speaks of another one" },
+    );
+    let inputs = serde_json::from_value(told["policy"]["inputs"].clone()).map_err(|e| e.to_string());
+    let judged = inputs.and_then(|inputs| {
+        let again = actum_predict::policy::evaluate(&inputs);
+        let is_same = told["policy"]["evaluation_hash"] == again.evaluation_hash.as_str();
+        is_same.then_some(()).ok_or_else(|| format!("evaluated again it is {}", again.reason_code))
+    });
+    checks.judge("policy", judged, told["policy"]["reason_code"].as_str().unwrap_or_default());
+    let Some(open) = open else { return Ok(()) };
+    let entry_id = crate::model::receipt::entry_id(id);
+    let body = open.waiter.wait(open.waiter.journal.entry(&open.tenant, &entry_id))?;
+    let entry = body.as_deref().and_then(|body| Entry::open(body).ok());
+    match entry.zip(body) {
+        Some((entry, body)) if entry.payload["receipt"] == *told => included(open, entry.seq, &body, checks),
+        Some(_) => {
+            checks.note("ledger", false, "the ledger has another receipt under this id");
+            Ok(())
+        }
+        None => {
+            checks.note("ledger", false, format!("entry {entry_id} is not in the ledger"));
+            Ok(())
+        }
+    }
 }
 
 /// The files that lie beside a receipt, as far as they do.
@@ -228,25 +270,8 @@ fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), F
         checks.note("ledger", false, "the ledger has another receipt under this id");
         return Ok(());
     }
-    let log = open.waiter.wait(journal.log(&open.tenant))?;
-    let (size, seq) = (log.frontier.size(), entry.seq);
-    let included = match Plan::inclusion(seq, size) {
-        None => false,
-        Some(plan) => {
-            let hashes = open.waiter.wait(journal.nodes(&open.tenant, &plan.nodes()))?;
-            let proof = plan.proof(&hashes).unwrap_or_default();
-            let leaf = actum_ledger::merkle::leaf(&body);
-            actum_ledger::merkle::verify_inclusion(leaf, seq, size, &proof, log.frontier.root())
-        }
-    };
-    checks.note(
-        "ledger",
-        included,
-        match included {
-            true => format!("entry {seq} of {size}, included in the root {}", log.frontier.root()),
-            false => "the ledger does not prove that it holds the receipt".to_owned(),
-        },
-    );
+    let seq = entry.seq;
+    included(open, seq, &body, checks)?;
     let place = predicate["place"].as_str().unwrap_or_default();
     let before = crate::run::receipt_before(&open.waiter, &open.tenant, place, seq)?;
     let (ok, detail) = match (predicate["previousReceipt"].as_str(), before) {
@@ -261,6 +286,46 @@ fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), F
         }
     };
     checks.note("chain", ok, detail);
+    money(predicate, open, checks)
+}
+
+/// What the receipt says was spent is what the receipts of its calls say.
+fn money(predicate: &Value, open: &Open, checks: &mut Checks) -> Result<(), Failure> {
+    let Some(said) = predicate.get("spend").filter(|said| !said.is_null()) else { return Ok(()) };
+    let run = predicate["runId"].as_str().unwrap_or_default();
+    let (below, since) = (predicate["ledger"]["size"].as_u64().unwrap_or(0), said["since"].as_u64().unwrap_or(0));
+    let found = receipts(&open.waiter, &open.tenant, run, below, Since::Entry(since))?;
+    let ok = found.as_ref().is_some_and(|found| found.json() == *said);
+    let detail = match ok {
+        true => format!("{} {} in {} calls, as their receipts say", said["spent"], said["currency"], said["calls"]),
+        false => "the receipts of its calls in the ledger are not those it names".to_owned(),
+    };
+    checks.note("spend", ok, detail.replace('"', ""));
+    Ok(())
+}
+
+/// Whether the ledger can prove that it holds an entry.
+fn included(open: &Open, seq: u64, body: &[u8], checks: &mut Checks) -> Result<(), Failure> {
+    let journal = &open.waiter.journal;
+    let log = open.waiter.wait(journal.log(&open.tenant))?;
+    let size = log.frontier.size();
+    let included = match Plan::inclusion(seq, size) {
+        None => false,
+        Some(plan) => {
+            let hashes = open.waiter.wait(journal.nodes(&open.tenant, &plan.nodes()))?;
+            let proof = plan.proof(&hashes).unwrap_or_default();
+            let leaf = actum_ledger::merkle::leaf(body);
+            actum_ledger::merkle::verify_inclusion(leaf, seq, size, &proof, log.frontier.root())
+        }
+    };
+    checks.note(
+        "ledger",
+        included,
+        match included {
+            true => format!("entry {seq} of {size}, included in the root {}", log.frontier.root()),
+            false => "the ledger does not prove that it holds the receipt".to_owned(),
+        },
+    );
     Ok(())
 }
 

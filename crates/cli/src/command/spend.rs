@@ -1,8 +1,10 @@
 //! `actum spend`: who may spend how much, what is set aside and spent, and what somebody has to find out.
 
 use actum_api::error;
+use actum_ledger::draft;
 use actum_ledger::spend::{
     Authorization, CURRENCY, Filter, Held, How, Mode, Refused, Reservation, ReservationState, Settle,
+    document_of_reconciliation,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
@@ -211,10 +213,18 @@ fn reconcile(open: &Open, wanted: Reconcile, out: &mut Out) -> Ended {
             return Err(failure.hint("ask the provider, then --commit AMOUNT or --release"));
         }
     };
-    if one.state == ReservationState::Reserved {
-        let failure = Failure::new(error::SPEND_CONFLICT, format!("{call} is still under way"));
-        return Err(failure.hint("`actum spend reconcile` finds it once it is stuck"));
+    let settled = || Failure::new(error::SPEND_CONFLICT, format!("{call} is settled already"));
+    match one.state {
+        ReservationState::ReconcileRequired => {}
+        ReservationState::Reserved => {
+            let failure = Failure::new(error::SPEND_CONFLICT, format!("{call} is still under way"));
+            return Err(failure.hint("`actum spend reconcile` finds it once it is stuck"));
+        }
+        ReservationState::Committed | ReservationState::Released => {
+            return Err(settled().hint("`actum spend reservations` shows what it came to"));
+        }
     }
+    let told = draft::read_value(document_of_reconciliation(&one, &how, Some(&by.actor)), Timestamp::now());
     let settle = Settle {
         tenant: open.tenant.clone(),
         authorization: one.authorization,
@@ -222,10 +232,14 @@ fn reconcile(open: &Open, wanted: Reconcile, out: &mut Out) -> Ended {
         call: one.call,
         how,
         reconciles: true,
-        entries: Vec::new(),
+        entries: vec![told],
     };
     let done = open.waiter.wait(open.spend.settle(settle))?;
-    let Held { reservation, .. } = done.map_err(|refused| failure_of(&refused))?;
+    let Held { reservation, replayed, .. } = done.map_err(|refused| failure_of(&refused))?;
+    // Somebody else said the same at the same time.
+    if replayed {
+        return Err(settled());
+    }
     out.result(&reservation_json(&reservation), || {
         format!("{} {} of run {}", reservation.state.word(), reservation.call, reservation.run)
     });
@@ -238,7 +252,7 @@ pub(crate) fn failure_of(refused: &Refused) -> Failure {
 
     let name = match refused.code {
         C::NotFound | C::AuthorizationMissing => error::NOT_FOUND,
-        C::InvalidAmount | C::CurrencyMismatch => error::INPUT,
+        C::InvalidAmount | C::CurrencyMismatch | C::Entry => error::INPUT,
         C::IdempotencyConflict | C::AlreadyFinalized | C::InvalidTransition | C::ReconcileRequired => {
             error::SPEND_CONFLICT
         }

@@ -12,7 +12,7 @@ use super::run::{block, run_json};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::run::Open;
+use crate::run::{Open, spent};
 use crate::ui::{Out, table};
 use crate::workspace::time;
 
@@ -126,6 +126,9 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
     if !outcome["result"].is_null() {
         shown["result"] = outcome["result"].clone();
     }
+    if let Some(spent) = spent::held(&open.waiter, &*open.spend, &open.tenant, &row.id)? {
+        shown["spend"] = spent;
+    }
     if !outcome["error"].is_null() {
         shown["error"] = outcome["error"].clone();
     }
@@ -156,6 +159,15 @@ fn text(row: &Row, shown: &Value, open: &Open) -> String {
             progress["steps"],
             progress["files"],
             progress["tool_ops"]
+        ));
+    }
+    if let Some(spent) = shown.get("spend") {
+        lines.push(format!(
+            "  spend     {} {}, {} set aside, {} to be reconciled",
+            spent["spent"],
+            word(&spent["currency"]),
+            spent["reserved"],
+            spent["reconcile_required"]
         ));
     }
     for waits in shown["waits_for"].as_array().into_iter().flatten() {

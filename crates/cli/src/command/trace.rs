@@ -4,6 +4,7 @@ use actum_api::error;
 use actum_contract::blob::Blobs as _;
 use actum_contract::digest::Digest;
 use actum_ledger::journal::Range;
+use actum_ledger::spend;
 use actum_predict::policy::{self, Inputs};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub(crate) enum Verb {
 pub(crate) enum PolicyVerb {
     /// Evaluate the policy again from what is on record, rule by rule, and compare
     Explain {
-        /// A receipt (pred_…), or the id of a prediction
+        /// A receipt (pred_…, spend:tool:…), the id of a prediction, or the execution of a tool that spends
         id: String,
     },
     /// The reason codes there are
@@ -218,6 +219,12 @@ fn find(open: &Open, id: &str) -> Result<Value, Failure> {
         if let Some(entry) = bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok()) {
             return Ok(entry["payload"].clone());
         }
+    }
+    // A call of a tool that spends, by its execution or by its receipt.
+    let of_tool = if id.starts_with(&spend::tool_receipt_id("")) { id.to_owned() } else { spend::tool_receipt_id(id) };
+    let bytes = open.waiter.wait(open.waiter.journal.entry(&open.tenant, &of_tool))?;
+    if let Some(entry) = bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok()) {
+        return Ok(json!({"receipt": entry["payload"]}));
     }
     let mut found = None;
     if id.len() >= ID_CHARACTERS_MIN {

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::line::Line;
 use super::till::{About, Till};
-use crate::run::book::Book;
+use crate::failure::Failure;
+use crate::run::book::{Book, MODELS};
 use crate::workspace::new_id;
 
 /// What a count of tokens is made of; it is for the caller's own use, nothing is paid by it.
@@ -93,10 +94,10 @@ impl Gateway {
             None => {}
         }
         match route {
-            Route::Models { gemini } => {
-                let names = self.line.till.as_ref().map(|till| till.counter().models()).unwrap_or_default();
-                Some(Whole::json(200, &models(gemini, &names)))
-            }
+            Route::Models { gemini } => match self.models() {
+                Ok(names) => Some(Whole::json(200, &models(gemini, &names))),
+                Err(failure) => refused(protocol, Trouble::NotRecorded, &failure.message),
+            },
             Route::Count { protocol } => {
                 let tokens = heard.body.len().div_ceil(COUNT_BYTES_PER_TOKEN);
                 let name = if protocol == Protocol::Generate { "totalTokens" } else { "input_tokens" };
@@ -116,18 +117,30 @@ impl Gateway {
         }
     }
 
+    /// The models there are; in a repetition, those there were.
+    fn models(&self) -> Result<Vec<String>, Failure> {
+        let names = || self.line.till.as_ref().map(|till| till.counter().models()).unwrap_or_default();
+        let Some(book) = &self.line.book else { return Ok(names()) };
+        let told = book.look(&json!({ MODELS: true }), || Ok(json!(names())))?;
+        Ok(serde_json::from_value(told).unwrap_or_default())
+    }
+
     async fn ask(&self, question: Question, heard: &Asked, teller: &mut Teller) -> Option<Whole> {
         let protocol = question.protocol;
         let reply = self.line.ask(question, &self.about(protocol), &heard.headers, Some(teller)).await;
-        if !reply.is_told {
-            let headers = reply.trouble.as_ref().map(|(trouble, _)| hint(*trouble)).unwrap_or_default();
-            return Some(Whole { status: reply.status, content_type: reply.content_type, body: reply.body, headers });
+        // A stream that broke off ends with an error, then as in a repetition.
+        let is_begun = reply.is_told || (200..300).contains(&reply.status);
+        let headers = reply.trouble.as_ref().map(|(trouble, _)| hint(*trouble)).unwrap_or_default();
+        let event = reply
+            .trouble
+            .filter(|_| is_begun)
+            .map(|(trouble, denial)| error_event(protocol, trouble, Some(&denial.reason_code), &denial.message));
+        if reply.is_told {
+            teller.tell(event.unwrap_or_default().into()).await;
+            return None;
         }
-        if let Some((trouble, denial)) = &reply.trouble {
-            let event = error_event(protocol, *trouble, Some(&denial.reason_code), &denial.message);
-            teller.tell(event.into()).await;
-        }
-        None
+        let body = [reply.body, event.unwrap_or_default()].concat();
+        Some(Whole { status: reply.status, content_type: reply.content_type, body, headers })
     }
 
     fn about(&self, protocol: Protocol) -> About {

@@ -1,6 +1,8 @@
 //! The line to a model: by way of the till, kept in the run's book; or, in a repetition, answered from it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use actum_kernel::Denial;
 use actum_predict::policy;
@@ -9,7 +11,7 @@ use actum_server::Teller;
 use serde_json::{Value, json};
 
 use super::till::{About, Asked, Till};
-use crate::run::book::Book;
+use crate::run::book::{Book, Words};
 
 const JSON: &str = "application/json";
 
@@ -36,7 +38,48 @@ pub(crate) struct Reply {
     pub asked: Option<Asked>,
 }
 
+/// How long somebody waits for an answer: until a time, or until he is stopped.
+#[derive(Debug, Clone)]
+pub(crate) struct Within {
+    pub until: Instant,
+    pub stopped: Arc<AtomicBool>,
+}
+
+/// How often it is looked whether whoever asks has to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+impl Within {
+    fn is_over(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst) || Instant::now() >= self.until
+    }
+}
+
 impl Line {
+    /// Asks, and waits no longer than that. What was cut off is settled by `Till::abandon`.
+    pub(crate) async fn ask_within(&self, question: Question, about: &About, within: &Within) -> Reply {
+        let mut work = Box::pin(self.ask(question.clone(), about, &[], None));
+        while !within.is_over() {
+            if let Ok(reply) = tokio::time::timeout(LOOK_EVERY, &mut work).await {
+                return reply;
+            }
+        }
+        drop(work);
+        let message = "the time for the answer is over".to_owned();
+        let denial = Denial { reason_code: policy::TIMEOUT.to_owned(), message };
+        if let Some(book) = &self.book {
+            let answer = json!({"status": 0, "content_type": JSON, "body": ""});
+            let (input, words) = (input_of(&question), Words::of(&question));
+            let mut kept = json!({
+                "input": input, "exact": words.exact, "kind": words.kind, "answer": answer, "trouble": denial,
+            });
+            if words.is_aside {
+                kept["aside"] = json!(true);
+            }
+            book.note(usize::MAX, &kept);
+        }
+        Reply { is_denied: false, ..denied(&question, Trouble::Upstream, denial) }
+    }
+
     pub(crate) async fn ask(
         &self,
         question: Question,
@@ -44,17 +87,14 @@ impl Line {
         headers: &[(String, String)],
         teller: Option<&mut Teller>,
     ) -> Reply {
-        let input = json!({"model": {
-            "protocol": question.protocol.word(), "model": question.model, "key": question.masked_key(),
-        }});
-        let exact = question.exact_key();
+        let (input, words) = (input_of(&question), Words::of(&question));
         if let Some((book, denial)) = self.book.as_ref().and_then(|book| Some((book, book.denied()?))) {
             // It was told once already, and asks on.
             book.end();
             return denied(&question, Trouble::BudgetExhausted, denial);
         }
         if let Some(book) = self.book.as_ref().filter(|book| book.recorded().is_some()) {
-            return repeat(book, &question, &input, &exact);
+            return repeat(book, &question, &input, &words);
         }
         let Some(till) = &self.till else {
             let message = "nobody can be asked here".to_owned();
@@ -62,9 +102,8 @@ impl Line {
         };
         let asked = till.ask(question.clone(), about, headers, teller).await;
         let mut reply = match &asked.trouble {
-            Some((trouble, denial)) if !asked.is_told && asked.body.is_empty() => {
-                denied(&question, *trouble, denial.clone())
-            }
+            // Half an answer is none, unless it was heard already.
+            Some((trouble, denial)) if !asked.is_told => denied(&question, *trouble, denial.clone()),
             trouble => Reply {
                 status: asked.status,
                 content_type: asked.content_type.clone(),
@@ -77,11 +116,18 @@ impl Line {
         };
         reply.is_denied = asked.is_denied;
         if let Some(book) = &self.book {
-            note(book, &input, &exact, &asked, &reply);
+            note(book, &input, &words, &asked, &reply);
         }
         reply.asked = Some(asked);
         reply
     }
+}
+
+/// By which a question is found again: by what stays the same each time.
+fn input_of(question: &Question) -> Value {
+    json!({"model": {
+        "protocol": question.protocol.word(), "model": question.model, "key": question.masked_key(),
+    }})
 }
 
 const PROVIDER: &str = "comms_failed.provider_error";
@@ -101,14 +147,19 @@ fn denied(question: &Question, trouble: Trouble, denial: Denial) -> Reply {
 }
 
 /// Keeps an exchange, so that it can be repeated.
-fn note(book: &Book, input: &Value, exact: &str, asked: &Asked, reply: &Reply) {
+fn note(book: &Book, input: &Value, words: &Words, asked: &Asked, reply: &Reply) {
     let mut answer = json!({"status": reply.status, "content_type": reply.content_type});
     match std::str::from_utf8(&reply.body) {
         Ok(text) => answer["body"] = json!(text),
         Err(_) => answer["hex"] = json!(hex::encode(&reply.body)),
     }
-    let mut kept =
-        json!({"input": input, "exact": exact, "answer": answer, "receipt": asked.receipt, "spent": asked.spent});
+    let mut kept = json!({
+        "input": input, "exact": words.exact, "kind": words.kind, "answer": answer, "receipt": asked.receipt,
+        "spent": asked.spent,
+    });
+    if words.is_aside {
+        kept["aside"] = json!(true);
+    }
     if let Some((_, denial)) = &asked.trouble {
         kept["trouble"] = json!(denial);
         // A model without a price is refused, and the agent may take another one. Every other no is the end.
@@ -120,9 +171,9 @@ fn note(book: &Book, input: &Value, exact: &str, asked: &Asked, reply: &Reply) {
     book.note(usize::MAX, &kept);
 }
 
-fn repeat(book: &Book, question: &Question, input: &Value, exact: &str) -> Reply {
-    let Some((place, kept)) = book.recall_model(input, exact) else {
-        let message = book.wonder(input).message;
+fn repeat(book: &Book, question: &Question, input: &Value, words: &Words) -> Reply {
+    let Some((place, kept)) = book.recall_model(input, words) else {
+        let message = book.wonder_at_model(input, words).message;
         return denied(question, Trouble::NotRecorded, Denial { reason_code: PROVIDER.into(), message });
     };
     let trouble = serde_json::from_value::<Denial>(kept["trouble"].clone()).ok();

@@ -29,10 +29,13 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::tool::secret;
 
+use recorded::Exchange;
 pub(crate) use recorded::Recorded;
-pub(crate) use till::{Authorized, Till, new_authorization};
+pub(crate) use till::Till;
 
-/// Until a connection stands.
+pub(crate) use crate::purse::{Authorized, new_authorization};
+
+/// Until a connection stands, unless the provider has less time to answer.
 const CONNECT_MS: u64 = 10_000;
 /// The largest answer of a provider.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -130,7 +133,7 @@ impl Counter {
                 Kind::Anthropic => vec![("anthropic-version".to_owned(), "2023-06-01".to_owned())],
                 _ => Vec::new(),
             },
-            connect_ms: CONNECT_MS,
+            connect_ms: CONNECT_MS.min(provider.answer_ms).min(provider.total_ms / 2).max(1),
             answer_ms: provider.answer_ms,
             idle_ms: provider.idle_ms,
             total_ms: provider.total_ms,
@@ -140,6 +143,14 @@ impl Counter {
         let bad =
             |e: actum_adapters::model::BadTarget| Failure::new(error::CONFIG, format!("provider {}: {e}", provider.id));
         Upstream::new(target, None).map_err(bad)
+    }
+
+    /// Adds an exchange to the recording that the settings name for a provider, if they do.
+    fn keep(&self, provider: &Provider, exchange: Option<&Exchange>) -> Result<(), Failure> {
+        let Some((file, exchange)) = provider.record.as_ref().zip(exchange) else { return Ok(()) };
+        // One after the other: the file is read and written whole.
+        let _turn = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        Recorded::add(&self.root.join(crate::config::expand(file.clone())), std::slice::from_ref(exchange))
     }
 
     fn recording(&self, provider: &Provider) -> Result<Arc<Recorded>, Failure> {

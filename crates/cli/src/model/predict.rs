@@ -1,6 +1,7 @@
 //! Predictions: a signature answered by a strategy, each of its calls by way of the line, and a receipt above them.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actum_api::error;
@@ -13,7 +14,7 @@ use actum_predict::{Signature, hash, trace};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::line::{Line, Reply};
+use super::line::{Line, Reply, Within};
 use super::receipt;
 use super::recorded::Exchange;
 use super::till::About;
@@ -75,6 +76,36 @@ impl Whom {
     }
 }
 
+impl Whom {
+    /// As it is kept, so that a run can be repeated without the settings.
+    pub(crate) fn to_json(&self) -> Value {
+        let structured = match self.structured {
+            Structured::JsonSchema => "json_schema",
+            Structured::JsonObject => "json_object",
+            Structured::Nothing => "none",
+        };
+        json!({
+            "model": self.model, "provider": self.provider, "protocol": self.protocol.word(), "structured": structured,
+            "output_tokens": self.output_tokens,
+        })
+    }
+
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        let text = |name: &str| value[name].as_str().map(ToOwned::to_owned);
+        Some(Self {
+            model: text("model")?,
+            provider: text("provider"),
+            protocol: Protocol::from_word(value["protocol"].as_str()?)?,
+            structured: match value["structured"].as_str()? {
+                "json_schema" => Structured::JsonSchema,
+                "json_object" => Structured::JsonObject,
+                _ => Structured::Nothing,
+            },
+            output_tokens: value["output_tokens"].as_u64()?,
+        })
+    }
+}
+
 /// What came of a prediction.
 #[derive(Debug)]
 pub(crate) struct Predicted {
@@ -90,15 +121,15 @@ pub(crate) struct Predicted {
 /// Answers for a strategy, call by call.
 struct Asking<'l> {
     line: &'l Line,
-    wait: &'l dyn Fn(Waiting<'_>) -> Option<Reply>,
+    wait: &'l dyn Fn(Waiting<'_>) -> Reply,
     whom: &'l Whom,
+    within: Within,
     about: About,
     began: Instant,
     judged: Option<(Inputs, Decision)>,
     spent: u64,
     /// After the last call, as far as it knew.
     remaining: Option<u64>,
-    timeout_ms: u64,
     exchanges: Vec<Exchange>,
 }
 
@@ -106,22 +137,16 @@ impl Model for Asking<'_> {
     fn ask(&mut self, call: &Call) -> Result<Said, Stop> {
         let question = compose(self.whom.protocol, &call.prompt, self.whom.structured);
         let about = About { prediction: new_id(), parent: Some(self.about.prediction.clone()), ..self.about.clone() };
-        let left = Duration::from_millis(self.timeout_ms.saturating_sub(self.elapsed_ms()));
-        let asking = async {
-            let asking = self.line.ask(question, &about, &[], None);
-            match &self.line.till {
-                Some(_) => tokio::time::timeout(left, asking).await.ok(),
-                None => Some(asking.await),
-            }
-        };
-        let Some(reply) = (self.wait)(Box::pin(asking)) else {
+        let reply = (self.wait)(match &self.line.till {
+            Some(_) => Box::pin(self.line.ask_within(question, &about, &self.within)),
+            None => Box::pin(self.line.ask(question, &about, &[], None)),
+        });
+        if let (Some(till), Some((_, denial))) = (&self.line.till, &reply.trouble)
+            && denial.reason_code == policy::TIMEOUT
+        {
             // What it cost is not known, and is found out by somebody else.
-            if let Some(till) = &self.line.till {
-                till.counter().waiter.wait(Box::pin(till.abandon())).unwrap_or_default();
-            }
-            let message = format!("there was no answer within {} ms", self.timeout_ms);
-            return Err(Stop::failed(policy::TIMEOUT, message));
-        };
+            till.counter().waiter.wait(Box::pin(till.abandon())).unwrap_or_default();
+        }
         if let Some(asked) = &reply.asked {
             self.spent = self.spent.saturating_add(asked.spent);
             self.judged.clone_from(&asked.judged);
@@ -154,8 +179,14 @@ const PROVIDER_ERROR: &str = "comms_failed.provider_error";
 /// Letters of a provider's error that are told.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Asks.
-pub(crate) fn predict(line: &Line, whom: &Whom, signature: &Signature, input: &Value) -> Result<Predicted, Failure> {
+/// Asks. `within`: how long whoever asks waits for one answer, beside the limits of the signature.
+pub(crate) fn predict(
+    line: &Line,
+    whom: &Whom,
+    signature: &Signature,
+    input: &Value,
+    within: Option<&Within>,
+) -> Result<Predicted, Failure> {
     let started = Timestamp::now();
     let strategy = signature.program.strategy.word();
     let mut limits = Limits::of(&signature.program, &whom.model);
@@ -168,16 +199,21 @@ pub(crate) fn predict(line: &Line, whom: &Whom, signature: &Signature, input: &V
         // Nobody is asked: there is nothing to wait for.
         None => now(work),
     };
+    let own = Instant::now() + Duration::from_millis(limits.timeout_ms);
+    let within = match within {
+        Some(within) => Within { until: within.until.min(own), ..within.clone() },
+        None => Within { until: own, stopped: Arc::default() },
+    };
     let mut asking = Asking {
         line,
         wait: &wait,
         whom,
+        within,
         about,
         began: Instant::now(),
         judged: None,
         spent: 0,
         remaining: None,
-        timeout_ms: limits.timeout_ms,
         exchanges: Vec::new(),
     };
     let outcome = strategy::run(signature, input, &limits, &mut asking);
@@ -251,11 +287,11 @@ fn record(
     Ok(shown)
 }
 
-/// A call under way; nothing comes of it if it takes too long.
-type Waiting<'w> = Pin<Box<dyn Future<Output = Option<Reply>> + Send + 'w>>;
+/// A call under way.
+type Waiting<'w> = Pin<Box<dyn Future<Output = Reply> + Send + 'w>>;
 
 /// What is over at once.
-fn now(mut work: Waiting<'_>) -> Option<Reply> {
+fn now(mut work: Waiting<'_>) -> Reply {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     loop {
         if let std::task::Poll::Ready(reply) = work.as_mut().poll(&mut context) {

@@ -11,8 +11,8 @@ use actum_api::error;
 use actum_contract::execution::Redactor;
 use actum_kernel::Denial;
 use actum_ledger::journal::JournalError;
-use actum_ledger::spend::{Authorization, CURRENCY, How, Mode, Refused, Reserve, RetryClass, Scope, Settle};
-use actum_predict::policy::{self, Context, Decision, Inputs, Loops, Snapshot, evaluate};
+use actum_ledger::spend::{Authorization, CURRENCY, How, Refused, Reserve, RetryClass, Settle};
+use actum_predict::policy::{self, Context, Decision, Inputs, Loops, evaluate};
 use actum_predict::price::{Price, cost, estimate};
 use actum_predict::protocol::{Meter, Metered, Question, Trouble};
 use actum_predict::provider::{Kind, Provider};
@@ -20,7 +20,6 @@ use actum_predict::signature::{Hashes, Signature};
 use actum_server::{Head, Teller};
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::OnceCell;
 
 use super::Counter;
 use super::gateway::EVENTS;
@@ -28,31 +27,13 @@ use super::receipt::{self, Ended};
 use super::recorded::Exchange;
 use crate::approval;
 use crate::failure::Failure;
+use crate::purse::{self, Authorized, Purse, inputs_of, snapshot};
 use crate::workspace::{LOCAL_TENANT, new_id};
 
 /// Longer than a call may take, before its reservation is taken for stuck.
 const HOLD_MS: u64 = 60_000;
 /// How often it is looked whether a person has agreed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What nobody pays for needs no permission.
-const FREE: &str = "system:free";
-const POLICY: &str = "spend.authorization.v1";
-/// Who owns what is spent in a project.
-pub(crate) const OWNER: &str = "project";
-
-/// For whom models are asked.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Authorized {
-    pub run: String,
-    pub thread: Option<String>,
-    pub autopilot: Option<String>,
-    /// Part of the names of calls: whoever takes a run over does not take calls over.
-    pub epoch: u64,
-    /// What the work item allows, and in which currency.
-    pub budget: Option<(u64, String)>,
-    /// Whether a call waits for a person who has to agree, or is refused until he has.
-    pub waits: bool,
-}
 
 /// Which question it is, in the words of its receipt.
 #[derive(Debug, Clone)]
@@ -122,8 +103,7 @@ pub(super) struct Begun {
 pub(crate) struct Till {
     pub(super) counter: Arc<Counter>,
     pub(super) who: Authorized,
-    /// The permission that the work item's own budget is.
-    own: OnceCell<Option<String>>,
+    purse: Purse,
     ordinal: AtomicU64,
     loops: Mutex<Loops>,
     upstreams: Mutex<BTreeMap<String, Arc<Upstream>>>,
@@ -171,9 +151,9 @@ impl Till {
     pub(crate) fn open(counter: &Arc<Counter>, who: Authorized) -> Self {
         Self {
             counter: Arc::clone(counter),
+            purse: Purse::new(&counter.spend, &counter.tenant, who.clone()),
             redactor: counter.redactor(),
             who,
-            own: OnceCell::new(),
             ordinal: AtomicU64::new(0),
             loops: Mutex::default(),
             upstreams: Mutex::default(),
@@ -232,7 +212,16 @@ impl Till {
         };
         let body = begun.question.bytes().into();
         match upstream.send(&begun.question.path(), body, &begun.call_key(&self.who.run), headers).await {
-            Ok(incoming) => self.hear(begun, incoming, teller).await,
+            Ok(incoming) => {
+                let mut asked = self.hear(begun, incoming, teller).await;
+                let whole = asked.exchange.as_ref().filter(|_| asked.trouble.is_none());
+                // It is paid for, and whoever wanted it kept has to know that it is not.
+                if let Err(failure) = counter.keep(provider, whole) {
+                    let denial = Denial { reason_code: PROVIDER_ERROR.to_owned(), message: failure.message };
+                    asked.trouble.get_or_insert((Trouble::Upstream, denial));
+                }
+                asked
+            }
             Err(failed) => {
                 let (how, ended, trouble, code, message) = match failed {
                     Failed::NeverSent(why) => {
@@ -272,7 +261,7 @@ impl Till {
             question.output_tokens.unwrap_or(provider.output_tokens).saturating_mul(question.choices.max(1));
         let amount = price.as_ref().map_or(0, |price| estimate(price, question.input_tokens_max(), tokens_out));
         let currency = price.as_ref().map_or(CURRENCY, |price| price.currency.as_str()).to_owned();
-        let authorization = self.authorization(&currency).await?;
+        let authorization = self.purse.authorization(&currency).await?;
         let loops = lock(&self.loops).note(&question.exact_key());
         let context = Context {
             loop_detected_reason: loops.map(ToOwned::to_owned),
@@ -348,39 +337,6 @@ impl Till {
         }
     }
 
-    /// Whose money it is: the work item's own, or what was agreed on for whoever asks.
-    async fn authorization(&self, currency: &str) -> Result<Option<Authorization>, JournalError> {
-        let (spend, tenant) = (&self.counter.spend, &self.counter.tenant);
-        let scope = Scope {
-            owner: OWNER.to_owned(),
-            autopilot: self.who.autopilot.clone(),
-            thread: self.who.thread.clone(),
-            run: Some(self.who.run.clone()),
-        };
-        let own = self.own.get_or_try_init(async || {
-            let Some((max_total, currency)) = &self.who.budget else { return Ok(None) };
-            let id = format!("auth_run_{}", self.who.run);
-            if spend.authorization(tenant, &id).await?.is_none() {
-                let within = spend.resolve(tenant, &scope, currency).await?.map(|broader| broader.id);
-                let new = Authorization {
-                    id: id.clone(),
-                    run: scope.run.clone(),
-                    max_total: Some(*max_total),
-                    currency: currency.clone(),
-                    within,
-                    ..new_authorization(tenant.clone())
-                };
-                // Whoever was faster has written the same.
-                let _ = spend.authorize(new, "actum", "the budget of the work item").await?;
-            }
-            Ok::<_, JournalError>(Some(id))
-        });
-        match own.await? {
-            Some(id) => spend.authorization(tenant, id).await,
-            None => spend.resolve(tenant, &scope, currency).await,
-        }
-    }
-
     /// A person's word, asked for and waited for.
     async fn agreement(
         &self,
@@ -414,31 +370,14 @@ impl Till {
     }
 
     fn explain(&self, begun: &Begun) -> String {
-        let budget = &begun.inputs.budget;
-        let (amount, currency) = (budget.amount, &budget.currency);
-        let left = budget.remaining.map_or_else(|| "no limit".to_owned(), |left| left.to_string());
         let model = &begun.question.model;
         match begun.decision.reason_code.as_str() {
-            policy::AUTHORIZATION_MISSING => {
-                "nobody allowed to spend: give the work item a budget (budget.spend.max_total), or `actum spend authorize`"
-                    .to_owned()
-            }
-            policy::BUDGET_EXHAUSTED => {
-                format!("the call may cost up to {amount} {currency}, and {left} is left of the budget")
-            }
             policy::UNPRICED => match begun.question.unbounded() {
                 Some(what) => format!("what {what} adds to the question cannot be known, so it has no price"),
                 None => format!("the model {model} has no price: name one in [prices] of actum.toml"),
             },
-            policy::APPROVAL_REQUIRED | policy::THRESHOLD_EXCEEDED => {
-                format!("a person has to agree to up to {amount} {currency}: `actum approvals list`")
-            }
-            policy::PER_CALL_EXCEEDED => {
-                format!("the call may cost up to {amount} {currency}, more than one call may")
-            }
-            policy::PER_DAY_EXCEEDED => format!("with up to {amount} {currency} the day's limit is exceeded"),
             policy::NO_PROGRESS => "the same question was asked again and again".to_owned(),
-            _ => begun.decision.why.clone(),
+            _ => purse::explain(&begun.decision, &begun.inputs.budget),
         }
     }
 
@@ -492,10 +431,12 @@ impl Till {
     async fn hear(&self, begun: Begun, mut incoming: Incoming, mut teller: Option<&mut Teller>) -> Asked {
         let status = incoming.status;
         let is_well = (200..300).contains(&status);
-        let content_type = incoming.content_type.clone().unwrap_or_else(|| "application/json".to_owned());
+        // Also what stands before an answer may say a key.
+        let content_type = incoming.content_type.as_deref().unwrap_or("application/json").as_bytes();
+        let content_type = String::from_utf8_lossy(&self.redactor.redact_values(content_type).0).into_owned();
         let mut meter = Meter::new(&begun.question);
         let mut clean = Clean { redactor: &self.redactor, held: Vec::new() };
-        let (mut body, mut last, mut is_whole) = (Vec::new(), Vec::new(), true);
+        let (mut body, mut last, mut is_whole, mut is_leaking) = (Vec::new(), Vec::new(), true, false);
         let is_stream = is_well && content_type.starts_with(EVENTS);
         if let (true, Some(teller)) = (is_stream, teller.as_deref_mut()) {
             teller.begin(Head { status, content_type: content_type.clone(), headers: Vec::new() });
@@ -503,12 +444,18 @@ impl Till {
         loop {
             match incoming.piece().await {
                 Ok(Some(piece)) => {
-                    let piece = clean.feed(&meter.feed(&piece));
-                    body.extend_from_slice(&piece);
+                    let piece = meter.feed(&clean.feed(&piece));
+                    last.extend_from_slice(&piece);
+                    let seam = if is_stream { clean.seam(&meter) } else { Seam::None };
+                    is_leaking |= seam == Seam::Key;
+                    // The end of an answer is told when it is paid for: the next question finds the right balance.
+                    if is_leaking || seam == Seam::Begun || meter.is_ending() {
+                        continue;
+                    }
+                    body.extend_from_slice(&last);
+                    let piece = std::mem::take(&mut last);
                     if let (true, Some(teller)) = (is_stream, teller.as_deref_mut()) {
-                        // The end of an answer is told when it is paid for: the next question finds the right balance.
-                        let before = std::mem::replace(&mut last, piece);
-                        teller.tell(before.into()).await;
+                        teller.tell(piece.into()).await;
                     }
                 }
                 Ok(None) => break,
@@ -518,10 +465,16 @@ impl Till {
                 }
             }
         }
+        last.extend_from_slice(&meter.feed(&clean.rest()));
+        is_leaking |= is_stream && clean.seam(&meter) == Seam::Key;
         let mut metered = meter.end();
-        let rest = [clean.feed(&std::mem::take(&mut metered.rest)), clean.rest()].concat();
-        body.extend_from_slice(&rest);
-        last.extend_from_slice(&rest);
+        last.append(&mut metered.rest);
+        if is_leaking {
+            // It is paid for all the same.
+            last.clear();
+            metered.flaw = Some(LEAK.to_owned());
+        }
+        body.extend_from_slice(&last);
         actum_contract::crash::pass(CRASH_POINTS, "model.answered");
         let asked = Asked {
             status,
@@ -530,7 +483,11 @@ impl Till {
             is_told: is_stream && teller.is_some(),
             ..broken(Trouble::Upstream, "", "")
         };
-        let asked = self.conclude(begun, asked, metered, body, is_whole).await;
+        let mut asked = self.conclude(begun, asked, metered, body, is_whole).await;
+        if is_leaking {
+            let denial = Denial { reason_code: PROVIDER_ERROR.into(), message: LEAK.into() };
+            asked.trouble = Some((Trouble::Upstream, denial));
+        }
         if let (true, Some(teller)) = (is_stream, teller) {
             teller.tell(last.into()).await;
         }
@@ -660,75 +617,41 @@ impl Begun {
     }
 }
 
-/// A permission without limits or scope, to be filled in.
-pub(crate) fn new_authorization(tenant: actum_contract::id::Tenant) -> Authorization {
-    Authorization {
-        tenant,
-        id: String::new(),
-        owner: OWNER.to_owned(),
-        autopilot: None,
-        thread: None,
-        run: None,
-        mode: Mode::DelegatedBudget,
-        currency: CURRENCY.to_owned(),
-        max_total: None,
-        max_per_call: None,
-        max_per_day: None,
-        threshold: None,
-        within: None,
-        issued_ms: Timestamp::now().as_millisecond(),
-        expires_ms: None,
-        revoked_ms: None,
-        spent: 0,
-        reserved: 0,
-        day: 0,
-        day_held: 0,
-    }
-}
-
-fn snapshot(found: &Authorization, amount: u64, currency: &str) -> Snapshot {
-    let today = actum_ledger::spend::day_of(Timestamp::now().as_millisecond());
-    Snapshot {
-        currency: currency.to_owned(),
-        spent: found.spent,
-        reserved: found.reserved,
-        remaining: found.remaining(),
-        amount,
-        max_per_call: found.max_per_call,
-        day_held: if found.day == today { found.day_held } else { 0 },
-        max_per_day: found.max_per_day,
-        threshold: found.threshold,
-    }
-}
-
-fn inputs_of(found: Option<&Authorization>, amount: u64, currency: &str, mut context: Context) -> Inputs {
-    let now = Timestamp::now().as_millisecond();
-    let is_past = |at: Option<i64>| at.is_some_and(|at| at <= now);
-    context.is_revoked = found.is_some_and(|one| is_past(one.revoked_ms));
-    context.is_expired = found.is_some_and(|one| is_past(one.expires_ms));
-    let is_free = found.is_none() && amount == 0 && context.is_priced;
-    let none = Snapshot { currency: currency.to_owned(), amount, ..Snapshot::default() };
-    Inputs {
-        policy_id: POLICY.to_owned(),
-        authorization_id: found.map(|one| one.id.clone()).or_else(|| is_free.then(|| FREE.to_owned())),
-        authorization_mode: found
-            .map(|one| one.mode.word())
-            .or_else(|| is_free.then(|| Mode::System.word()))
-            .map(ToOwned::to_owned),
-        decision: None,
-        reason_code: None,
-        budget: found.map_or(none, |one| snapshot(one, amount, currency)),
-        context,
-    }
-}
-
 /// Takes keys out of an answer as it passes, also where a piece ends in the middle of one.
 struct Clean<'r> {
     redactor: &'r Redactor,
     held: Vec<u8>,
 }
 
+/// What the pieces of an answer come to where they meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seam {
+    None,
+    /// Perhaps the beginning of a key.
+    Begun,
+    Key,
+}
+
+/// The longest key that is looked for across pieces.
+const KEY_BYTES_MAX: usize = 4 << 10;
+/// Fewer letters of a key tell nothing.
+const BEGUN_BYTES_MIN: usize = 4;
+const LEAK: &str = "the answer held a key of the provider, and was broken off";
+
 impl Clean<'_> {
+    /// A key may also be told in several events, a few letters each: its bytes are nowhere, and whoever puts them together
+    /// has it.
+    fn seam(&self, meter: &Meter) -> Seam {
+        let ends = meter.ends(KEY_BYTES_MAX);
+        if ends.iter().any(|end| self.redactor.redact_values(end).1 > 0) {
+            return Seam::Key;
+        }
+        match ends.iter().any(|end| self.redactor.begun(end) >= BEGUN_BYTES_MIN) {
+            true => Seam::Begun,
+            false => Seam::None,
+        }
+    }
+
     fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         let keep = self.redactor.begun(&self.held);

@@ -37,6 +37,9 @@ impl RunHands {
             let steps = script.plan.iter().enumerate().map(step).collect();
             return Ok(Event::Planned(Plan { steps, in_time: true, ..Plan::default() }));
         }
+        if let AgentKind::Predict(agent) = self.facts.agreement.agent.kind.clone() {
+            return self.plan_by_model(&agent, state, timeout_ms, desk);
+        }
         let (ran, response, heard) = self.ask("plan", state, None, None, timeout_ms, desk)?;
         let in_time = ran.report.ended != Ended::TimedOut;
         let plan = |steps, failed| Plan {
@@ -76,16 +79,16 @@ impl RunHands {
             None => format!("── {} of {}: {}", act.index + 1, state.steps.len(), act.step.id),
             Some(correction) => format!("── correction {} of {}", correction.number, act.step.id),
         });
-        let script = match &self.facts.agreement.agent.kind {
-            AgentKind::Script { script } => Some(script.clone()),
-            AgentKind::Command { .. } => None,
-        };
-        let (end, ops, took_ms, answers) = match script {
-            Some(script) => {
+        let (end, ops, took_ms, answers) = match self.facts.agreement.agent.kind.clone() {
+            AgentKind::Script { script } => {
                 let (end, ops, took_ms) = self.play(&script, state, act, left_ms, ops_left, desk)?;
                 (end, ops, took_ms, None)
             }
-            None => {
+            AgentKind::Predict(agent) => {
+                let (end, heard, took_ms) = self.act_by_model(&agent, state, act, feedback, left_ms, desk)?;
+                (end, heard.ops, took_ms, heard.answers)
+            }
+            AgentKind::Command { .. } => {
                 let phase = if act.correction.is_some() { "correct" } else { "step" };
                 let (ran, _, heard) = self.ask(phase, state, Some(act), feedback, left_ms, desk)?;
                 let end = match (heard.denied, heard.exhausted) {
@@ -195,7 +198,7 @@ impl RunHands {
         let offer = self.offer(state, left_ms)?;
         let agreement = &self.facts.agreement;
         let AgentKind::Command { command } = &agreement.agent.kind else {
-            return Err(Failure::new(actum_api::error::INTERNAL, "a script is not asked"));
+            return Err(Failure::new(actum_api::error::INTERNAL, "only a program is asked"));
         };
         let item = &agreement.work_item;
         let mut request = json!({
@@ -244,7 +247,7 @@ impl RunHands {
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
         self.remember(&ran);
-        let taken = self.taken(offer.as_ref(), state)?;
+        let taken = self.taken(offer.as_ref().map(|offer| &*offer.book), state)?;
         Ok((ran, response(&exchange), taken))
     }
 }
@@ -260,7 +263,7 @@ fn response(exchange: &Path) -> Option<Result<Value, String>> {
     })
 }
 
-fn steps_of(response: &Value) -> Result<Vec<Step>, String> {
+pub(super) fn steps_of(response: &Value) -> Result<Vec<Step>, String> {
     let Some(steps) = response["steps"].as_array() else { return Err("its response has no list of steps".into()) };
     if steps.len() > STEPS_MAX {
         return Err(format!("the plan has {} steps, at most {STEPS_MAX} are taken", steps.len()));

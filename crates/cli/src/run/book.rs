@@ -12,6 +12,7 @@ use actum_api::error;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_kernel::{Denial, MODEL, ToolOp};
+use actum_predict::protocol::Question;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -31,6 +32,8 @@ pub(crate) struct Book {
     /// Where each call is noted before it is made: whoever dies in the middle has made it all the same.
     intents: Option<PathBuf>,
     heard: Mutex<Inside>,
+    /// Whether models were offered tools in the run that is repeated: then that is the work, and the rest beside it.
+    has_work: bool,
     /// Ends the agent, who asked for more than he may have.
     stop: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
@@ -45,10 +48,28 @@ pub(crate) struct Heard {
     pub denied: Option<Denial>,
     /// Questions of a repetition that were answered because it was their turn: by their words they were others.
     pub by_order: u64,
+    /// Questions beside the work that were asked in the run or in its repetition, and not in both.
+    pub asides: u64,
     /// What a repetition asked for without there being an answer.
     pub strange: Option<Value>,
     /// What the run had asked next at that moment.
     pub unasked: Value,
+}
+
+/// By what a question to a model is found again.
+#[derive(Debug, Clone)]
+pub(crate) struct Words {
+    pub exact: String,
+    /// The same for all that ask the same model with the same tools.
+    pub kind: String,
+    /// Whether it offers no tools.
+    pub is_aside: bool,
+}
+
+impl Words {
+    pub(crate) fn of(question: &Question) -> Self {
+        Self { exact: question.exact_key(), kind: question.kind_key(), is_aside: !question.has_tools() }
+    }
 }
 
 /// What an agent asked for too much of.
@@ -73,6 +94,9 @@ pub(crate) const ANSWERS_BYTES_MAX: usize = 40 << 20;
 
 /// Recorded answers with their places, each used once. Those of one act end with `OVER`.
 pub(crate) type Answers = Arc<Mutex<Vec<(usize, Value)>>>;
+
+/// A look at which models there are.
+pub(crate) const MODELS: &str = "models";
 
 /// Stands before the answers of an act without tools.
 const TOOLS: &str = "tools";
@@ -105,7 +129,9 @@ impl Book {
         bytes: usize,
     ) -> Self {
         let (made, heard, stop) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
-        Self { ops_left, recorded, copy, made, bytes: AtomicUsize::new(bytes), intents, heard, stop }
+        let is_work = |answer: &Value| answer["input"]["model"].is_object() && answer["aside"] != true;
+        let has_work = recorded.as_ref().is_some_and(|left| lock(left).iter().any(|(_, answer)| is_work(answer)));
+        Self { ops_left, recorded, copy, made, bytes: AtomicUsize::new(bytes), intents, heard, has_work, stop }
     }
 
     /// Notes a call that is about to be made. What cannot be noted is not made.
@@ -132,6 +158,8 @@ impl Book {
         let answer = match &self.recorded {
             Some(recorded) => match recall(recorded, input) {
                 Some((_, answer)) => answer,
+                // Some clients look only if they have the time, and none of them works by that.
+                None if input.get(MODELS).is_some() => return Err(not_recorded()),
                 None => return Err(self.wonder(input)),
             },
             None => answer_of(input, &find()),
@@ -215,15 +243,15 @@ impl Book {
 
     /// What a model answered in the run that is repeated: to the very same question, to one that differs only in what
     /// differs each time, or to the next one of its kind.
-    pub(crate) fn recall_model(&self, asked: &Value, exact: &str) -> Option<(usize, Value)> {
+    pub(crate) fn recall_model(&self, asked: &Value, words: &Words) -> Option<(usize, Value)> {
         let mut left = lock(self.recorded.as_ref()?);
         let act = first_act(&left);
         let find = |is: &dyn Fn(&Value) -> bool| {
             act.iter().position(|(_, answer)| answer["input"]["model"].is_object() && is(answer))
         };
         let same = |answer: &Value| answer["input"] == *asked;
-        let kind = |answer: &Value| answer["input"]["model"]["protocol"] == asked["model"]["protocol"];
-        let by_words = find(&|answer| same(answer) && answer["exact"] == exact).or_else(|| find(&same));
+        let kind = |answer: &Value| answer["kind"] == words.kind;
+        let by_words = find(&|answer| same(answer) && answer["exact"] == words.exact).or_else(|| find(&same));
         let at = by_words.or_else(|| find(&kind))?;
         let found = left.remove(at);
         drop(left);
@@ -231,6 +259,16 @@ impl Book {
             self.inside().heard.by_order += 1;
         }
         Some(found)
+    }
+
+    /// A question that was not asked before. Beside the work it is nobody's loss: whether a client gets to ask for a title
+    /// before it has ended depends on who is faster. If it had consequences, they are seen.
+    pub(crate) fn wonder_at_model(&self, input: &Value, words: &Words) -> Failure {
+        if words.is_aside && self.has_work {
+            self.inside().heard.asides += 1;
+            return not_recorded();
+        }
+        self.wonder(input)
     }
 
     /// Something that was not asked for before.
@@ -243,8 +281,7 @@ impl Book {
             inside.heard.strange = Some(input.clone());
             inside.heard.unasked = next.unwrap_or_default();
         }
-        Failure::new(error::TOOL_DENIED, "the recording has no answer to this")
-            .hint("the run asks for something that it did not ask for before")
+        not_recorded().hint("the run asks for something that it did not ask for before")
     }
 
     pub(crate) fn exhaust(&self, how: Exhausted) -> Failure {
@@ -264,6 +301,19 @@ impl Book {
             Exhausted::Bytes => ("the answers of this run are too much together", "ask for less at a time"),
         };
         Failure::new(error::TOOL_DENIED, message).hint(hint)
+    }
+
+    /// Whether more was asked for than there is.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.inside().heard.exhausted.is_some()
+    }
+
+    /// Notes an operation that is done again when the run is repeated, in its place among those that are not.
+    pub(crate) fn add(&self, op: ToolOp) {
+        let mut inside = self.inside();
+        let place = inside.places.last().copied().unwrap_or_default();
+        inside.heard.ops.push(op);
+        inside.places.push(place);
     }
 
     pub(crate) fn note(&self, place: usize, answer: &Value) {
@@ -299,10 +349,16 @@ impl Book {
                 heard.exhausted.is_some() || heard.denied.is_some()
             };
             let counts = |answer: &Value| answer["input"]["call"].is_object() || answer["input"]["model"].is_object();
-            let unheard = |answer: &Value| counts(answer) && (answer["cut"] == true || is_ended);
+            let is_aside = |answer: &Value| answer["aside"] == true && self.has_work;
+            let unheard = |answer: &Value| counts(answer) && (answer["cut"] == true || is_ended || is_aside(answer));
             for (place, answer) in rest.iter().filter(|(_, answer)| unheard(answer)) {
                 self.change(answer);
                 self.note(*place, answer);
+                if is_aside(answer) && !is_ended {
+                    self.inside().heard.asides += 1;
+                    let denial = serde_json::from_value(answer["trouble"].clone()).ok();
+                    denial.filter(|_| answer["denied"] == true).map(|denial| self.deny(denial)).unwrap_or_default();
+                }
             }
         }
         let Inside { mut heard, places, .. } = std::mem::take(&mut *self.inside());
@@ -311,6 +367,10 @@ impl Book {
         heard.ops = ops.into_iter().map(|(_, op)| op).collect();
         heard
     }
+}
+
+fn not_recorded() -> Failure {
+    Failure::new(error::TOOL_DENIED, "the recording has no answer to this")
 }
 
 fn lock(recorded: &Answers) -> MutexGuard<'_, Vec<(usize, Value)>> {

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::hands::{Done, RunHands};
 use super::recording::Recording;
+use super::spent::{Receipts, Since, receipts};
 use crate::failure::Failure;
 use crate::workspace::new_id;
 
@@ -220,7 +221,10 @@ impl RunHands {
         let is_success = verdict.status == Status::Success;
         let output = if is_success { state.current.clone() } else { state.before.clone() }.unwrap_or_default();
         let receipt_id = new_id();
-        let result = self.result(verdict, state, &changes, &receipt_id, &output);
+        let log = self.shop.waiter.wait(self.shop.waiter.journal.log(&self.shop.tenant))?;
+        let spent = self.spent(state, log.frontier.size())?;
+        let mut result = self.result(verdict, state, &changes, &receipt_id, &output);
+        result.spend = spent.as_ref().map(|receipts| receipts.spent.clone());
         let blobs = self.workspace.blobs();
         let diff_text = patch(blobs, &changes)?;
         let heard = self.all_heard(state)?;
@@ -248,13 +252,12 @@ impl RunHands {
             }
         }
         let waiter = &self.shop.waiter;
-        let log = waiter.wait(waiter.journal.log(&self.shop.tenant))?;
         let fields: Value = serde_json::from_str(&self.facts.metadata).unwrap_or(Value::Null);
         // One receipt after the other: each names the one before it, and is on record before the next is signed.
         self.turn = self.shop.turn();
         let last = receipt_before(waiter, &self.shop.tenant, &self.shop.place, END)?;
         let previous = last.map(|(_, digest)| digest);
-        let predicate = json!({
+        let mut predicate = json!({
             "receiptId": receipt_id,
             "runId": self.facts.run,
             "submission": self.facts.submission,
@@ -291,6 +294,9 @@ impl RunHands {
             "finishedOn": format!("{:.3}", Timestamp::now()),
             "builder": {"id": format!("https://actum.dev/runtime@{}", env!("CARGO_PKG_VERSION"))},
         });
+        if let Some(spent) = spent {
+            predicate["spend"] = spent.json();
+        }
         let statement = statement(subjects, predicate);
         let envelope = seal(&statement, &self.shop.key.signing);
         let digest = Receipt::read(&envelope)
@@ -333,6 +339,15 @@ impl RunHands {
         Ok(Finished { outcome, entries: vec![entry] })
     }
 
+    /// What its calls cost, if it can have made any, as the ledger says up to a position.
+    fn spent(&self, state: &State, below: u64) -> Done<Option<Receipts>> {
+        if self.repeats.is_some() || (state.answers.is_empty() && self.till.is_none() && self.facts.epoch < 2) {
+            return Ok(None);
+        }
+        let since = Since::Created(self.facts.created_ms);
+        receipts(&self.shop.waiter, &self.shop.tenant, &self.facts.run, below, since)
+    }
+
     fn result(
         &self,
         verdict: &Verdict,
@@ -371,6 +386,7 @@ impl RunHands {
                 tests_passed: tested.and_then(|tested| tested.tests_passed),
                 tests_failed: tested.and_then(|tested| tested.tests_failed),
             },
+            spend: None,
             test_output: tested.map(|tested| tested.output.clone()),
             proof_script: is_success.then(|| script.display().to_string()),
             error: verdict.message.clone().filter(|_| !is_denied && !is_success),

@@ -30,6 +30,7 @@ pub(crate) struct Facts {
     pub submission: String,
     pub attempt: u64,
     pub epoch: u64,
+    pub created_ms: i64,
     pub contract_hash: String,
     pub metadata: String,
     pub agreement: Agreement,
@@ -53,6 +54,8 @@ pub(crate) struct RunHands {
     pub(super) strange: Option<(Value, Value)>,
     /// Questions of this repetition that were answered because it was their turn.
     pub(super) by_order: u64,
+    /// Questions beside the work that only the run or only this repetition asked.
+    pub(super) asides: u64,
     /// What its models are asked through, once it has asked.
     pub(super) till: Option<Arc<Till>>,
     /// Calls of tools that whoever had the run before has made and not lived to record.
@@ -78,6 +81,15 @@ impl RunHands {
         // What workers that were lost have left is of no use: its state is on record.
         shop.remove_stages(&|id| id.strip_prefix(&facts.run).is_some_and(|rest| rest.starts_with('.')));
         folder.drop_ends();
+        if facts.epoch > 1 {
+            let stuck = shop.waiter.wait(shop.spend.mark_stuck(&shop.tenant, Some(&facts.run)))?;
+            if !stuck.is_empty() {
+                let calls = crate::ui::count(stuck.len() as u64, "call", "calls");
+                folder.note(&format!(
+                    "── {calls} of a worker that is gone: nobody knows the cost; see `actum spend reconcile`"
+                ));
+            }
+        }
         let at = facts.agreement.workspace.clone();
         Self::with(shop, facts, &at, folder, None)
     }
@@ -102,6 +114,7 @@ impl RunHands {
             heard_tools: false,
             strange: None,
             by_order: 0,
+            asides: 0,
             till: None,
             lost: 0,
             results: Arc::default(),

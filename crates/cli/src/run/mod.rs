@@ -2,9 +2,11 @@
 
 mod act;
 pub(crate) mod book;
+mod builtin;
 mod check;
 mod finish;
 mod hands;
+mod look;
 mod offer;
 mod program;
 mod rebase;
@@ -12,6 +14,7 @@ mod recording;
 mod replay;
 mod script;
 pub(crate) mod shop;
+pub(crate) mod spent;
 
 pub(crate) use finish::{RunFolder, receipt_before};
 pub(crate) use recording::Recording;

@@ -15,6 +15,7 @@ use super::program::{Offer, Ran};
 use crate::failure::Failure;
 use crate::model::gateway::Gateway;
 use crate::model::{Authorized, Till};
+use crate::purse::Purse;
 use crate::tool::bridge::{Desk, is_usable};
 use crate::tool::call::Setting;
 use crate::tool::cells::{Ground, Stops};
@@ -30,6 +31,13 @@ pub(super) struct Taken {
     pub denied: Option<Denial>,
     /// The digest of what was heard, if anything was offered.
     pub answers: Option<String>,
+}
+
+/// What is opened for an act, whoever acts.
+pub(super) struct Opened {
+    pub book: Arc<Book>,
+    pub desk: Option<Arc<Desk>>,
+    pub ops_left: u64,
 }
 
 /// So much later than the agent has to be done its calls have to.
@@ -58,13 +66,29 @@ impl RunHands {
 
     /// The tools the agent may ask for in an act, if it was given any.
     pub(super) fn offer(&mut self, state: &State, left_ms: u64) -> Done<Option<Offer>> {
-        let (has_tools, has_models) = (self.tools()?.0, self.has_models());
-        if !has_tools && !has_models {
+        let has_models = self.has_models();
+        if !self.tools()?.0 && !has_models {
             return Ok(None);
         }
+        let Opened { book, desk, .. } = self.open_book(state, left_ms)?;
+        let models = match (has_models, self.repeats) {
+            (false, _) => None,
+            (true, Some(_)) => Some(Gateway::new(None, Some(Arc::clone(&book)))),
+            (true, None) => Some(Gateway::new(Some(self.till()?), Some(Arc::clone(&book)))),
+        };
+        let key = format!("actum-{}", self.secret("models"));
+        let token = self.token();
+        Ok(Some(Offer { book, desk, models: models.map(Arc::new), token, key }))
+    }
+
+    /// The book of an act, and who answers for tools in it, if there are any.
+    pub(super) fn open_book(&mut self, state: &State, left_ms: u64) -> Done<Opened> {
+        let has_tools = self.tools()?.0;
         let at = self.at();
         self.stage(state)?;
-        let Some(stage) = &self.stage else { return Ok(None) };
+        let Some(stage) = &self.stage else {
+            return Err(Failure::new(actum_api::error::INTERNAL, "there is no stage"));
+        };
         let ground = match stage.view(&self.workspace) {
             actum_workspace::View::Folder(copy) => Ground::Copy { at, copy },
             actum_workspace::View::Overlay { lower, upper, .. } => Ground::Layers { at, upper, lower },
@@ -91,14 +115,7 @@ impl RunHands {
         if desk.is_none() && self.repeats.is_none() {
             book.without_tools();
         }
-        let models = match (has_models, self.repeats) {
-            (false, _) => None,
-            (true, Some(_)) => Some(Gateway::new(None, Some(Arc::clone(&book)))),
-            (true, None) => Some(Gateway::new(Some(self.till()?), Some(Arc::clone(&book)))),
-        };
-        let key = format!("actum-{}", self.secret("models"));
-        let token = self.token();
-        Ok(Some(Offer { book, desk: desk.map(Arc::new), models: models.map(Arc::new), token, key }))
+        Ok(Opened { book, desk: desk.map(Arc::new), ops_left })
     }
 
     /// Whether the agent reaches models, by way of us.
@@ -111,25 +128,30 @@ impl RunHands {
         if let Some(till) = &self.till {
             return Ok(Arc::clone(till));
         }
+        let till = Arc::new(Till::open(&self.shop.counter()?, self.who()));
+        self.till = Some(Arc::clone(&till));
+        Ok(till)
+    }
+
+    /// For whom the run spends.
+    fn who(&self) -> Authorized {
         let item = &self.facts.agreement.work_item;
-        let who = Authorized {
+        Authorized {
             run: self.facts.run.clone(),
             thread: Some(self.facts.submission.clone()),
             autopilot: Some(item.agent_id.clone()),
             epoch: self.facts.epoch,
             budget: item.budget.spend.as_ref().map(|spend| (spend.max_total, spend.currency.clone())),
             waits: true,
-        };
-        let till = Arc::new(Till::open(&self.shop.counter()?, who));
-        self.till = Some(Arc::clone(&till));
-        Ok(till)
+        }
     }
 
     fn setting(&self, ground: Ground, left_ms: u64) -> Done<Setting> {
         let (shop, agent) = (&self.shop, &self.facts.agreement.agent);
         let (shelf, spawner) = (shop.shelf.clone(), Arc::clone(&shop.spawner));
         let stops = Arc::new(Stops::default());
-        let mut setting = Setting::new(shelf, shop.home.clone(), shop.sandbox.clone(), spawner, ground, stops)?;
+        let purse = Purse::new(&shop.spend, &shop.tenant, self.who());
+        let mut setting = Setting::new(shelf, purse, shop.home.clone(), shop.sandbox.clone(), spawner, ground, stops)?;
         setting.programs = Arc::clone(&shop.tool_programs);
         setting.results = Arc::clone(&self.results);
         setting.session = Some(self.facts.run.clone());
@@ -161,10 +183,11 @@ impl RunHands {
     }
 
     /// Keeps what the agent heard.
-    pub(super) fn taken(&mut self, offer: Option<&Offer>, state: &State) -> Done<Taken> {
-        let Some(offer) = offer else { return Ok(Taken::default()) };
-        let heard = offer.book.take();
+    pub(super) fn taken(&mut self, book: Option<&Book>, state: &State) -> Done<Taken> {
+        let Some(book) = book else { return Ok(Taken::default()) };
+        let heard = book.take();
         self.by_order += heard.by_order;
+        self.asides += heard.asides;
         if let (None, Some(asked)) = (&self.strange, heard.strange) {
             self.strange = Some((asked, heard.unasked));
         }

@@ -30,6 +30,8 @@ pub(crate) struct Replayed {
     pub programs_changed: Vec<String>,
     /// Questions to models that were answered in their order, because their words were others.
     pub by_order: u64,
+    /// Questions beside the work (they offer the model no tools, others do) that were asked only then, or only now.
+    pub asides: u64,
 }
 
 impl Replayed {
@@ -44,6 +46,9 @@ impl Replayed {
         }
         if self.by_order > 0 {
             shown["answered_by_order"] = json!(self.by_order);
+        }
+        if self.asides > 0 {
+            shown["asides_differ"] = json!(self.asides);
         }
         shown
     }
@@ -71,6 +76,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
         actual: String::new(),
         programs_changed: Vec::new(),
         by_order: 0,
+        asides: 0,
         first_difference: Some(difference),
     };
     if let Some(input) = input.filter(|input| *input != before) {
@@ -89,6 +95,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
         submission: String::new(),
         attempt: recording.attempt,
         epoch: 0,
+        created_ms: 0,
         contract_hash: contract.hash.to_hex(),
         metadata,
         agreement,
@@ -126,6 +133,7 @@ fn compare(
         first_difference,
         programs_changed: programs_changed.clone(),
         by_order: hands.by_order,
+        asides: hands.asides,
     };
     // Everything that differs after this may differ because of it.
     if let Some((asked, expected)) = &hands.strange {

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::act::failure_of;
 use super::hands::{Done, RunHands};
-use super::program::Program;
+use super::program::{Program, Ran};
 use crate::failure::Failure;
 
 impl RunHands {
@@ -83,6 +83,26 @@ impl RunHands {
         left_ms: u64,
         desk: &dyn Desk,
     ) -> Done<(ToolOp, Option<End>, u64)> {
+        let (op, ran) = self.run_program(command, state, left_ms, desk)?;
+        let name = command.first().map_or("", String::as_str);
+        let end = match (&ran.report.ended, failure_of(&ran)) {
+            (Ended::TimedOut, _) => Some(End::TimedOut),
+            (_, None) => None,
+            (_, Some((exit_code, why))) => {
+                Some(End::Failed { exit_code, message: format!("tool {name} failed: {why}") })
+            }
+        };
+        Ok((op, end, ran.took_ms))
+    }
+
+    /// A program in a cell on the stage, and what the trace says of it.
+    pub(super) fn run_program(
+        &mut self,
+        command: &[String],
+        state: &State,
+        left_ms: u64,
+        desk: &dyn Desk,
+    ) -> Done<(ToolOp, Ran)> {
         let agent = self.facts.agreement.agent.clone();
         let environment = BTreeMap::from([("ACTUM_RUN_ID".to_owned(), self.facts.run.clone())]);
         let program = Program {
@@ -97,27 +117,18 @@ impl RunHands {
         let grant = self.grant(state)?;
         let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
         self.remember(&ran);
-        let failure = failure_of(&ran);
         let exit_code = match &ran.report.ended {
             Ended::Exited(code) => Some(*code),
             _ => None,
         };
         let output = Digest::blake3(format!("{}{}", ran.output.digest, ran.errors.digest).as_bytes()).to_hex();
-        let status = if failure.is_none() { "success" } else { "error" };
+        let status = if failure_of(&ran).is_none() { "success" } else { "error" };
         let operation = Operation::Run { command: command.to_vec() };
-        let op = done(&operation, status, exit_code, Some(output));
-        let name = command.first().map_or("", String::as_str);
-        let end = match (&ran.report.ended, failure) {
-            (Ended::TimedOut, _) => Some(End::TimedOut),
-            (_, None) => None,
-            (_, Some((exit_code, why))) => {
-                Some(End::Failed { exit_code, message: format!("tool {name} failed: {why}") })
-            }
-        };
-        Ok((op, end, ran.took_ms))
+        Ok((done(&operation, status, exit_code, Some(output)), ran))
     }
 
-    fn edit(&mut self, operation: &Operation, state: &State, current: Digest) -> Done<Digest> {
+    /// Makes an edit on a stage that is in the state `current`; the state it is in then.
+    pub(super) fn edit(&mut self, operation: &Operation, state: &State, current: Digest) -> Done<Digest> {
         let bad = |message: String| Failure::new(actum_api::error::INPUT, message);
         let path_of = |path: &str| {
             let inside = TreePath::new(path.trim_start_matches("./").as_bytes());
@@ -157,7 +168,7 @@ impl RunHands {
 }
 
 /// An operation as the trace keeps it: what was asked, and what came of it.
-fn done(operation: &Operation, status: &str, exit_code: Option<u8>, output: Option<String>) -> ToolOp {
+pub(super) fn done(operation: &Operation, status: &str, exit_code: Option<u8>, output: Option<String>) -> ToolOp {
     let input = match operation {
         Operation::Write { path, content, executable } => {
             json!({"path": path, "content": Digest::blake3(content.as_bytes()).to_hex(), "executable": executable})

@@ -121,7 +121,7 @@ pub(crate) struct Shop {
     pub place: String,
     pub spawner: Arc<Spawner>,
     pub shelf: Shelf,
-    spend: Arc<dyn Spend>,
+    pub spend: Arc<dyn Spend>,
     /// Providers and prices as they were when the worker began.
     config: Config,
     counter: OnceLock<Arc<Counter>>,
@@ -353,6 +353,7 @@ impl Workshop for SharedShop {
             submission: run.submission.clone(),
             attempt: run.attempt,
             epoch: run.epoch,
+            created_ms: run.created_ms,
             contract_hash: contract_hash.to_owned(),
             metadata: run.metadata.clone(),
             agreement: agreement.clone(),

@@ -22,6 +22,7 @@ use super::cache::{self, Kept, Results};
 use super::cells::{Ground, Programs, Stops, ToolCells};
 use super::register::misfit;
 use super::secret;
+use super::settle::Spending;
 use super::shelf::{Found, Shelf};
 use super::speak::Speaker;
 use super::tell::{clean, refused, remembered, told, unfit, without_secrets};
@@ -29,6 +30,7 @@ use crate::approval;
 use crate::capture::Evidence;
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
+use crate::purse::Purse;
 use crate::workspace::LOCAL_TENANT;
 
 /// What is asked for.
@@ -48,6 +50,8 @@ pub(crate) type Tell = Box<dyn Fn(&str) + Send + Sync>;
 /// What all calls of a session share.
 pub(crate) struct Setting {
     pub shelf: Shelf,
+    /// What tools behind which money is spent spend from.
+    pub purse: Purse,
     pub home: PathBuf,
     pub config: SandboxConfig,
     pub spawner: Arc<Spawner>,
@@ -93,7 +97,7 @@ pub(super) struct Chosen {
 }
 
 /// Attempts that one call may come to, for the time all of them may take.
-const CALLS_MAX: u32 = 20;
+pub(super) const CALLS_MAX: u32 = 20;
 
 /// How often a person's answer is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -108,6 +112,7 @@ const PATHS: [&str; 9] =
 impl Setting {
     pub(crate) fn new(
         shelf: Shelf,
+        purse: Purse,
         home: PathBuf,
         config: SandboxConfig,
         spawner: Arc<Spawner>,
@@ -116,6 +121,7 @@ impl Setting {
     ) -> Result<Self, Failure> {
         Ok(Self {
             shelf,
+            purse,
             home,
             http: Http::new(config.hosts.clone(), None).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))?,
             servers: Servers::new(),
@@ -226,10 +232,29 @@ impl Setting {
             return Ok(remembered(id, key, result));
         }
         let secrets = secret::of_tool(&chosen.tool.is.tool_id, &chosen.tool.is.secrets)?;
+        let spending = match self.judge(id, &chosen, ask, &evidence)? {
+            Ok(spending) => spending,
+            Err(denied) => return Ok(denied),
+        };
         // Last of all, so that an agreement for once is not used up by something that does not run.
-        if let Some(approval) = self.approve(&chosen, ask, stop)? {
-            evidence.details.insert("approval_id".into(), approval.into());
+        let approval = match self.approve(&chosen, ask, spending.as_ref(), stop) {
+            Ok(approval) => approval,
+            Err(failure) => {
+                self.not_agreed(spending, &failure)?;
+                return Err(failure);
+            }
+        };
+        if let Some(approval) = &approval {
+            evidence.details.insert("approval_id".into(), approval.clone().into());
         }
+        let spending = match spending.map(|spending| self.reserve(spending, approval.as_deref(), ask, &evidence)) {
+            None => None,
+            Some(reserved) => match reserved? {
+                Ok(spending) => Some(spending),
+                Err(denied) => return Ok(denied),
+            },
+        };
+        let idempotency_key = spending.as_ref().and_then(|spending| spending.key(&self.purse.who.run));
         evidence.passed("Sandbox limits set appropriately", None);
         let redactor = Redactor::new(secrets.values().map(String::as_str));
         // Its own: whoever asked may be gone while others are still there.
@@ -258,6 +283,7 @@ impl Setting {
             secrets,
             stop: &stop,
             deadline,
+            idempotency_key: idempotency_key.as_deref(),
         };
         let is_done = AtomicBool::new(false);
         let outcome = std::thread::scope(|scope| {
@@ -273,7 +299,11 @@ impl Setting {
             let _over = Over { is_done: &is_done, watch: watch.thread().clone() };
             actum_adapters::call::call(&request, &hands)
         });
-        let called = told(id, &chosen, &clean(outcome, &redactor), evidence);
+        let outcome = clean(outcome, &redactor);
+        let mut called = told(id, &chosen, &outcome, evidence);
+        if let Some(spending) = &spending {
+            self.settle(spending, &outcome, &chosen, &mut called)?;
+        }
         if let Some((key, before)) = key
             && called.code == 0
             && before.is_none_or(|before| self.files(&chosen.tool.is).is_some_and(|now| now == (before, true)))
@@ -488,7 +518,7 @@ impl Setting {
         let tool = &chosen.tool.is;
         let waits = tool.first_use || tool.scope.elevated || tool.scope.open;
         let is_wider = chosen.narrowed.iter().any(|one| !one.widened.is_empty());
-        if tool.scope.data_access == DataAccess::Write || waits || is_wider {
+        if tool.scope.data_access == DataAccess::Write || waits || is_wider || tool.settlement.is_some() {
             return None;
         }
         // What somebody else answers, or a server that remembers, depends on more than can be seen from here.
@@ -511,9 +541,16 @@ impl Setting {
     }
 
     /// What waits for a person: levels that do, more than was granted, and the first use where that was wanted.
-    fn approve(&self, chosen: &Chosen, ask: &Ask, stop: &dyn Fn() -> bool) -> Result<Option<String>, Failure> {
+    fn approve(
+        &self,
+        chosen: &Chosen,
+        ask: &Ask,
+        spending: Option<&Spending>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<String>, Failure> {
         let tool = &chosen.tool.is;
-        let mut wants = Vec::new();
+        // Together with all the rest: who has to agree twice to one call would be asked without end.
+        let mut wants: Vec<String> = spending.and_then(Spending::wants).into_iter().collect();
         if tool.scope.elevated {
             wants.push("filesystem elevated".to_owned());
         }

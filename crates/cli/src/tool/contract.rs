@@ -72,6 +72,9 @@ impl Registered {
             let message = format!("{} may not use it: {what} is beyond its scope", self.tool.id);
             found.push(Violation { check: "IV-01", field: field.to_owned(), message });
         };
+        if self.entry.settlement.is_some() {
+            say("tool_id", "to spend money by a contract of one's own, instead of `actum exec --tool`,");
+        }
         let level = sandbox.filesystem.level;
         let writes = matches!(level, FilesystemLevel::Standard | FilesystemLevel::Extended);
         if scope.data_access != DataAccess::Write && (writes || !sandbox.filesystem.write.is_empty()) {

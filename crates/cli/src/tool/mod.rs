@@ -10,6 +10,7 @@ pub(crate) mod contract;
 pub(crate) mod golden;
 pub(crate) mod register;
 pub(crate) mod secret;
+mod settle;
 pub(crate) mod shelf;
 mod speak;
 mod tell;

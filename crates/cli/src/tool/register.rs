@@ -9,7 +9,7 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{Flaw, Verdict, allows};
 use actum_contract::tool::{
-    Adapter, Auth, Entry, Interface, Server, Transport, check_chain, summary_of_adapter, summary_of_tool,
+    Adapter, Auth, Entry, Interface, Server, Settlement, Transport, check_chain, summary_of_adapter, summary_of_tool,
 };
 use actum_ledger::registry::{Action, BODY_BYTES_MAX, Change, Item, Kind, Status};
 use serde_json::{Value, json};
@@ -368,6 +368,7 @@ fn widened(now: &Entry, was: &Entry) -> Vec<String> {
     if was.provenance.checksum.is_some() && now.provenance.checksum.is_none() {
         found.push("no checksum".into());
     }
+    found.extend(Settlement::widens(now.settlement.as_ref(), was.settlement.as_ref()));
     if was.first_use && !now.first_use {
         found.push("first use without a person".into());
     }

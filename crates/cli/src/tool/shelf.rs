@@ -48,6 +48,11 @@ impl Shelf {
         Self { waiter: waiter.clone(), registry: Arc::clone(registry), tenant: tenant.clone(), read: Arc::default() }
     }
 
+    /// By which whoever has the shelf waits for the store.
+    pub(crate) fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
     pub(crate) fn heads(&self, kind: Kind) -> Result<Vec<Head>, Failure> {
         Ok(self.waiter.wait(self.registry.heads(&self.tenant, kind))?)
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use actum_adapters::call::KEY_VARIABLE;
 use actum_adapters::mcp::{HttpLink, McpLink};
 use actum_adapters::{Ask, Attempt, Job, Link, Others, Problem, Stage, sdk};
 use actum_contract::digest::Digest;
@@ -48,6 +49,7 @@ impl Speaker<'_> {
         mcp: &Mcp,
         server: &Server,
         secrets: &BTreeMap<String, String>,
+        idempotency_key: Option<&str>,
         then: impl FnOnce(&McpLink<'_>) -> T,
     ) -> T {
         let program: &[String] = match server {
@@ -69,7 +71,8 @@ impl Speaker<'_> {
         let client_for = |url: &str| self.setting.http.client_for(&link.sandbox.network, url);
         let bearer = secrets.get("token").map(String::as_str);
         let http = HttpLink { headers: &headers, bearer, client_for: &client_for };
-        then(&McpLink { adapter_id: &link.adapter.adapter_id, mcp, server, key: &key, job: &job, http: Some(http) })
+        let adapter_id = &link.adapter.adapter_id;
+        then(&McpLink { adapter_id, mcp, server, key: &key, job: &job, http: Some(http), idempotency_key })
     }
 
     /// The tools a server has.
@@ -82,7 +85,7 @@ impl Speaker<'_> {
     ) -> Result<Vec<Value>, String> {
         let server = tool.servers.get(&mcp.server).ok_or_else(|| format!("there is no server {:?}", mcp.server))?;
         let left = Duration::from_millis(link.sandbox.timeout_ms);
-        let listed = self.reached(link, mcp, server, secrets, |reached| {
+        let listed = self.reached(link, mcp, server, secrets, None, |reached| {
             self.setting.servers.list(self.cells, reached, left, self.stop)
         });
         listed.map_err(|problem| problem.message)
@@ -99,12 +102,13 @@ impl Others for Speaker<'_> {
         match &link.adapter.interface {
             Interface::Mcp(mcp) => match tool.servers.get(&mcp.server) {
                 None => failed(format!("{} names no server {:?}", tool.tool_id, mcp.server)),
-                Some(server) => self.reached(link, mcp, server, secrets, |reached| {
+                Some(server) => self.reached(link, mcp, server, secrets, ask.idempotency_key, |reached| {
                     self.setting.servers.attempt(self.cells, reached, operation, (*params).clone(), left, ask.stop)
                 }),
             },
             Interface::Sdk(package) => {
                 let mut job = self.job(&[], link, secrets);
+                job.environment.extend(ask.idempotency_key.map(|key| (KEY_VARIABLE.to_owned(), key.to_owned())));
                 let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 job.sandbox.timeout_ms = job.sandbox.timeout_ms.min(left).max(1);
                 sdk::attempt(self.cells, adapter, package, operation, params, job)

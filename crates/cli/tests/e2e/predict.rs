@@ -154,6 +154,9 @@ fn an_answer_is_checked_paid_for_and_receipted() {
     let path = told["receipt_path"].as_str().unwrap();
     let envelope: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     assert_eq!(envelope["payloadType"], "application/vnd.in-toto+json");
+    let verified = asked(&actum, &["verify", path, "--json"]);
+    assert_eq!(verified["valid"], true, "{verified}");
+    assert_eq!(verified["checks"].as_array().unwrap().len(), 6, "{verified}");
     // The schema was asked for, a limit was set, and the key went where it belongs.
     let call = &upstream.calls()[0];
     assert_eq!(call.json()["response_format"]["type"], "json_schema");

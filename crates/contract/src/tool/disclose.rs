@@ -100,6 +100,9 @@ pub fn disclose_tool(entry: &Entry, body: &Value, level: Level, more: Value) -> 
         for part in ["operations", "scope"] {
             shown[part] = body[part].clone();
         }
+        if let Some(settlement) = body.get("settlement") {
+            shown["settlement"] = settlement.clone();
+        }
     }
     if level >= Level::L3 {
         merge(&mut shown, body.clone());

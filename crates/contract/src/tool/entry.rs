@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::settlement::settlement;
 use super::{Approval, Checksum, DataAccess, Entry, Operation, Provenance, Scope, Server, Status, is_id};
 use crate::execution::{Host, LIMITS, is_dangerous, limit};
 use crate::part::{Flaw, HIDDEN, Part};
@@ -134,6 +135,12 @@ fn read(part: &mut Part<'_>) -> Entry {
         );
     }
     let first_use = part.switch("approve_first_use").unwrap_or(false);
+    let settlement = part.take("settlement").map(|value| {
+        let mut inner = Part::new(&value, "settlement", NOUN, part.flaws);
+        let found = settlement(&mut inner);
+        inner.finish();
+        found
+    });
     part.finish();
     Entry {
         tool_id,
@@ -151,6 +158,7 @@ fn read(part: &mut Part<'_>) -> Entry {
         servers,
         secrets,
         first_use,
+        settlement,
     }
 }
 

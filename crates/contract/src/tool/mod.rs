@@ -8,6 +8,7 @@ mod disclose;
 mod entry;
 mod narrow;
 mod schema;
+mod settlement;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ pub use chain::{BadChain, check_chain};
 pub use disclose::{Level, disclose_adapter, disclose_tool, summary_of_adapter, summary_of_tool};
 pub use narrow::{Narrowed, narrow};
 pub use schema::{adapter_schema, tool_schema};
+pub use settlement::{Amount, BadAmount, RetryClass, Settlement};
 
 /// A tool that was registered: who answers for it, where it comes from, and the most it may do.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +46,8 @@ pub struct Entry {
     pub secrets: BTreeMap<String, String>,
     /// The first call in a session waits for a person.
     pub first_use: bool,
+    /// What each call spends, if one does.
+    pub settlement: Option<Settlement>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

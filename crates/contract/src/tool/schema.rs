@@ -63,6 +63,7 @@ pub fn tool_schema() -> Value {
         "servers": {"type": "object", "additionalProperties": server},
         "secrets": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^(env|file):"}},
         "approve_first_use": {"type": "boolean", "default": false},
+        "settlement": super::settlement::schema(),
     });
     headed(object(properties, &["tool_id", "name", "version", "owner", "provenance", "scope"]), "Tool")
 }

@@ -8,7 +8,7 @@ pub(super) fn entry() -> Entry {
     Entry::read(&tool()).unwrap()
 }
 
-fn tool() -> Value {
+pub(super) fn tool() -> Value {
     json!({
         "tool_id": "TL-003", "name": "ripgrep", "version": "14.1.0", "owner": "search team",
         "provenance": {"repo_url": "https://example.com/rg", "commit_or_tag": "14.1.0", "license": "MIT"},

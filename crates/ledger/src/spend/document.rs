@@ -1,7 +1,7 @@
 //! What the ledger is told about money beyond receipts: who authorized, who revoked, what was reconciled, what ran over.
 //!
 //! Made by the store, on its callers' side of the queue where all that they say is known there; and by `cli`, for a
-//! reconciliation in somebody's name. Never decides anything.
+//! reconciliation in somebody's name, and for tools behind which money is spent. Never decides anything.
 
 use actum_contract::id::Tenant;
 use serde_json::{Map, Value, json};
@@ -71,6 +71,29 @@ pub fn document_of_overrun(reserved: &Reservation, committed: u64) -> Value {
     let mut payload = settled("overrun", reserved, committed);
     payload["reason"] = json!(super::OVERRUN);
     document(&reserved.tenant, None, payload)
+}
+
+/// The action under which calls of tools that spend are on record.
+pub const TOOL_SETTLEMENT: &str = "tool_settlement";
+
+/// The id of the receipt of a call of a tool, which is that of its entry too.
+pub fn tool_receipt_id(execution: &str) -> String {
+    format!("spend:tool:{execution}")
+}
+
+/// The receipt of a call of a tool that spends, or was not allowed to. Its id follows from the execution's.
+pub fn document_of_tool_settlement(
+    tenant: &Tenant,
+    robot: Option<&str>,
+    execution: &str,
+    mut told: Map<String, Value>,
+) -> Value {
+    told.insert("action".to_owned(), json!(TOOL_SETTLEMENT));
+    let mut document = document(tenant, Some(tool_receipt_id(execution)), Value::Object(told));
+    if let Some(robot) = robot {
+        document["robotId"] = json!(robot);
+    }
+    document
 }
 
 fn settled(action: &str, reserved: &Reservation, committed: u64) -> Value {

@@ -19,8 +19,8 @@ use crate::journal::Work;
 
 pub use audit::{Sum, audit};
 pub use document::{
-    MODULE, REASON_BYTES_MAX, SOURCE, TYPE, document_of_authorization, document_of_overrun, document_of_reconciliation,
-    document_of_revocation,
+    MODULE, REASON_BYTES_MAX, SOURCE, TOOL_SETTLEMENT, TYPE, document_of_authorization, document_of_overrun,
+    document_of_reconciliation, document_of_revocation, document_of_tool_settlement, tool_receipt_id,
 };
 pub use purse::{Changes, Purse, Step};
 

@@ -65,6 +65,12 @@ impl Gather {
         }
     }
 
+    /// The end of what was put together so far of the text, and of the call it is at.
+    pub(super) fn ends(&self, bytes: usize) -> [&[u8]; 2] {
+        let call = self.calls.last().map_or("", |call| call.text.as_str());
+        [self.text.as_str(), call].map(|text| &text.as_bytes()[text.len().saturating_sub(bytes)..])
+    }
+
     /// Whether there is anything that must have cost output.
     pub(super) fn has_said(&self) -> bool {
         self.has_said

@@ -30,6 +30,9 @@ static FLEETING: LazyLock<Regex> = LazyLock::new(|| {
         // A commit as `git log --oneline` shows it.
         "(?m:^)[0-9a-f]{7,12} ".to_owned(),
         "PGID: [0-9]+".to_owned(),
+        // How codex begins what a command has put out.
+        "Chunk ID: [0-9a-f]{4,16}".to_owned(),
+        "Wall time: [0-9]+(?:\\.[0-9]+)? seconds".to_owned(),
         "(?:/private)?(?:/var)?/(?:tmp|dev/shm)/[A-Za-z0-9._-]+".to_owned(),
         "/var/folders/[A-Za-z0-9._+/-]+".to_owned(),
         format!("[12][0-9]{{3}}[-/][01][0-9][-/][0-3][0-9](?:[T ]{clock})?"),
@@ -149,6 +152,9 @@ fn replacement(word: &str, numbers: &mut Numbers) -> Option<String> {
     let bytes = word.as_bytes();
     if word.starts_with("PGID") {
         return Some("PGID: #".into());
+    }
+    if let Some((name, _)) = word.split_once(": ").filter(|(name, _)| ["Chunk ID", "Wall time"].contains(name)) {
+        return Some(format!("{name}: #"));
     }
     if word.starts_with("/var/folders/") {
         return Some(numbers.of(word));

@@ -179,6 +179,16 @@ impl Meter {
         self.flaw.get_or_insert_with(|| flaw.to_owned());
     }
 
+    /// The last bytes of what a stream's pieces come to when they are put together: of the text, and of a call.
+    pub fn ends(&self, bytes: usize) -> [&[u8]; 2] {
+        self.gather.ends(bytes)
+    }
+
+    /// Whether a stream has said that the model has stopped: what comes now is its end.
+    pub fn is_ending(&self) -> bool {
+        self.gather.is_whole || self.gather.stop.is_some()
+    }
+
     /// The answer is over, or broken off.
     pub fn end(mut self) -> Metered {
         let mut rest = Vec::new();

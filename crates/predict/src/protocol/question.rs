@@ -257,6 +257,17 @@ impl Question {
         self.key(&mask::mask(&self.body))
     }
 
+    /// The same for all questions of one kind: of the same model by the same protocol, with the same tools.
+    pub fn kind_key(&self) -> String {
+        self.key(&mask::mask(&json!({"tools": self.body["tools"]})))
+    }
+
+    /// Whether it offers the model tools. A question without any, beside others that have some, is no part of the work:
+    /// clients ask for titles, summaries and the like.
+    pub fn has_tools(&self) -> bool {
+        self.body["tools"].as_array().is_some_and(|tools| !tools.is_empty())
+    }
+
     fn key(&self, body: &Value) -> String {
         let mut text = Vec::with_capacity(self.text.len() + 128);
         text.extend_from_slice(b"{\"body\":");

@@ -106,6 +106,9 @@ impl Told {
         if usage.output == 0 && has_said {
             return Err("its usage cannot be: there is an answer of no tokens".into());
         }
+        if usage.input == 0 && has_said {
+            return Err("its usage cannot be: there was a question of no tokens".into());
+        }
         Ok(usage)
     }
 }

@@ -4,6 +4,7 @@ mod conformance;
 mod hostile;
 mod http;
 mod mcp;
+mod models;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -21,12 +21,13 @@ fn chat(text: &str) -> Value {
 #[test]
 fn codex_has_ids_everywhere() {
     let run = |session: &str, item: &str, call: &str| {
+        let chunk = if session == "0199-a" { "160204" } else { "5201" };
         json!({
             "model": "m", "stream": true, "prompt_cache_key": session, "client_metadata": {"x-codex-installation-id": session},
             "input": [
                 {"type": "message", "role": "user", "id": item, "content": [{"type": "input_text", "text": "<cwd>/work</cwd>"}]},
                 {"type": "function_call", "name": "shell", "call_id": call, "id": format!("fc_{item}"), "arguments": "{\"id\":\"kept\"}"},
-                {"type": "function_call_output", "call_id": call, "output": "ok"},
+                {"type": "function_call_output", "call_id": call, "output": format!("Chunk ID: {chunk}\nWall time: 0.{chunk} seconds\nok")},
             ],
         })
     };
@@ -156,4 +157,22 @@ fn any_text_can_be_masked() {
     ] {
         assert_eq!(masked(Protocol::Chat, chat(text)).len(), 64);
     }
+}
+
+#[test]
+fn a_kind_is_a_model_and_its_tools() {
+    let kind = |body: Value| read(Protocol::Chat, body, false).unwrap().kind_key();
+    let with = |text: &str, tools: Value| {
+        let mut body = chat(text);
+        body["tools"] = tools;
+        body
+    };
+    let tools = json!([{"type": "function", "function": {"name": "write"}}]);
+    assert_eq!(kind(with("a", tools.clone())), kind(with("b", tools.clone())));
+    assert_ne!(kind(with("a", tools.clone())), kind(chat("a")));
+    let mut other = chat("a");
+    other["model"] = json!("n");
+    assert_ne!(kind(chat("a")), kind(other));
+    let has = |body: Value| read(Protocol::Chat, body, false).unwrap().has_tools();
+    assert!(has(with("a", tools)) && !has(with("a", json!([]))) && !has(with("a", Value::Null)) && !has(chat("a")));
 }

@@ -1,0 +1,170 @@
+//! Whose money a call spends, and what the policy looks at before it does: shared by the till, which asks models, and by
+//! tools behind which money is spent. Reserves nothing itself, and calls nobody.
+
+use std::sync::Arc;
+
+use actum_contract::id::Tenant;
+use actum_ledger::journal::JournalError;
+use actum_ledger::spend::{Authorization, CURRENCY, Mode, Scope, Spend, day_of};
+use actum_predict::policy::{self, Context, Decision, Inputs, Snapshot};
+use jiff::Timestamp;
+use tokio::sync::OnceCell;
+
+/// What nobody pays for needs no permission.
+const FREE: &str = "system:free";
+const POLICY: &str = "spend.authorization.v1";
+/// Who owns what is spent in a project.
+pub(crate) const OWNER: &str = "project";
+
+/// For whom money is spent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Authorized {
+    pub run: String,
+    pub thread: Option<String>,
+    pub autopilot: Option<String>,
+    /// Part of the names of calls: whoever takes a run over does not take calls over.
+    pub epoch: u64,
+    /// What the work item allows, and in which currency.
+    pub budget: Option<(u64, String)>,
+    /// Whether a call waits for a person who has to agree, or is refused until he has.
+    pub waits: bool,
+}
+
+/// What one run, or one who acts by himself, spends from.
+pub(crate) struct Purse {
+    pub spend: Arc<dyn Spend>,
+    pub tenant: Tenant,
+    pub who: Authorized,
+    /// The permission that the work item's own budget is.
+    own: OnceCell<Option<String>>,
+}
+
+impl std::fmt::Debug for Purse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Purse").field("who", &self.who).finish_non_exhaustive()
+    }
+}
+
+impl Purse {
+    pub(crate) fn new(spend: &Arc<dyn Spend>, tenant: &Tenant, who: Authorized) -> Self {
+        Self { spend: Arc::clone(spend), tenant: tenant.clone(), who, own: OnceCell::new() }
+    }
+
+    /// Whose money it is: the work item's own, or what was agreed on for whoever asks.
+    pub(crate) async fn authorization(&self, currency: &str) -> Result<Option<Authorization>, JournalError> {
+        let (spend, tenant) = (&self.spend, &self.tenant);
+        let scope = Scope {
+            owner: OWNER.to_owned(),
+            autopilot: self.who.autopilot.clone(),
+            thread: self.who.thread.clone(),
+            run: Some(self.who.run.clone()),
+        };
+        let own = self.own.get_or_try_init(async || {
+            let Some((max_total, currency)) = &self.who.budget else { return Ok(None) };
+            let id = format!("auth_run_{}", self.who.run);
+            if spend.authorization(tenant, &id).await?.is_none() {
+                let within = spend.resolve(tenant, &scope, currency).await?.map(|broader| broader.id);
+                let new = Authorization {
+                    id: id.clone(),
+                    run: scope.run.clone(),
+                    max_total: Some(*max_total),
+                    currency: currency.clone(),
+                    within,
+                    ..new_authorization(tenant.clone())
+                };
+                // Whoever was faster has written the same.
+                let _ = spend.authorize(new, "actum", "the budget of the work item").await?;
+            }
+            Ok::<_, JournalError>(Some(id))
+        });
+        match own.await? {
+            Some(id) => spend.authorization(tenant, id).await,
+            None => spend.resolve(tenant, &scope, currency).await,
+        }
+    }
+}
+
+/// Why the policy says no, in words that say what to do next.
+pub(crate) fn explain(decision: &Decision, budget: &Snapshot) -> String {
+    let (amount, currency) = (budget.amount, &budget.currency);
+    let left = budget.remaining.map_or_else(|| "no limit".to_owned(), |left| left.to_string());
+    match decision.reason_code.as_str() {
+        policy::AUTHORIZATION_MISSING => {
+            "nobody allowed to spend: give the work item a budget (budget.spend.max_total), or `actum spend authorize`"
+                .to_owned()
+        }
+        policy::BUDGET_EXHAUSTED => {
+            format!("the call may cost up to {amount} {currency}, and {left} is left of the budget")
+        }
+        policy::APPROVAL_REQUIRED | policy::THRESHOLD_EXCEEDED => {
+            format!("a person has to agree to up to {amount} {currency}: `actum approvals list`")
+        }
+        policy::PER_CALL_EXCEEDED => format!("the call may cost up to {amount} {currency}, more than one call may"),
+        policy::PER_DAY_EXCEEDED => format!("with up to {amount} {currency} the day's limit is exceeded"),
+        _ => decision.why.clone(),
+    }
+}
+
+/// A permission without limits or scope, to be filled in.
+pub(crate) fn new_authorization(tenant: Tenant) -> Authorization {
+    Authorization {
+        tenant,
+        id: String::new(),
+        owner: OWNER.to_owned(),
+        autopilot: None,
+        thread: None,
+        run: None,
+        mode: Mode::DelegatedBudget,
+        currency: CURRENCY.to_owned(),
+        max_total: None,
+        max_per_call: None,
+        max_per_day: None,
+        threshold: None,
+        within: None,
+        issued_ms: Timestamp::now().as_millisecond(),
+        expires_ms: None,
+        revoked_ms: None,
+        spent: 0,
+        reserved: 0,
+        day: 0,
+        day_held: 0,
+    }
+}
+
+/// The money as it stands, for the policy.
+pub(crate) fn snapshot(found: &Authorization, amount: u64, currency: &str) -> Snapshot {
+    let today = day_of(Timestamp::now().as_millisecond());
+    Snapshot {
+        currency: currency.to_owned(),
+        spent: found.spent,
+        reserved: found.reserved,
+        remaining: found.remaining(),
+        amount,
+        max_per_call: found.max_per_call,
+        day_held: if found.day == today { found.day_held } else { 0 },
+        max_per_day: found.max_per_day,
+        threshold: found.threshold,
+    }
+}
+
+/// What the policy looks at.
+pub(crate) fn inputs_of(found: Option<&Authorization>, amount: u64, currency: &str, mut context: Context) -> Inputs {
+    let now = Timestamp::now().as_millisecond();
+    let is_past = |at: Option<i64>| at.is_some_and(|at| at <= now);
+    context.is_revoked = found.is_some_and(|one| is_past(one.revoked_ms));
+    context.is_expired = found.is_some_and(|one| is_past(one.expires_ms));
+    let is_free = found.is_none() && amount == 0 && context.is_priced;
+    let none = Snapshot { currency: currency.to_owned(), amount, ..Snapshot::default() };
+    Inputs {
+        policy_id: POLICY.to_owned(),
+        authorization_id: found.map(|one| one.id.clone()).or_else(|| is_free.then(|| FREE.to_owned())),
+        authorization_mode: found
+            .map(|one| one.mode.word())
+            .or_else(|| is_free.then(|| Mode::System.word()))
+            .map(ToOwned::to_owned),
+        decision: None,
+        reason_code: None,
+        budget: found.map_or(none, |one| snapshot(one, amount, currency)),
+        context,
+    }
+}
