@@ -15,7 +15,7 @@ use actum_sandbox::Wall;
 use serde_json::{Map, Value, json};
 
 use crate::document::Document;
-use crate::failure::Failure;
+use crate::failure::{Failure, Place};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Config {
@@ -75,7 +75,9 @@ impl Config {
             Some((key, _)) => {
                 let lines: Vec<String> = reader.flaws.iter().map(|(_, flaw)| flaw.clone()).collect();
                 let failure = Failure::new(error::CONFIG, format!("actum.toml: {}", lines.join("\n  ")));
-                let place = document.place_of_key(key);
+                let place = document.place_of_setting(key);
+                // It may be a key itself.
+                let place = if key.ends_with(".key") { place.map(Place::without_source) } else { place };
                 Err(match place {
                     Some(place) => failure.at(place),
                     None => failure,
@@ -130,7 +132,12 @@ impl Reader {
                     Err(flaws) => self.flawed(flaws),
                 },
                 known if SECTIONS.contains(&known) => {}
-                _ => self.bad(name, "", section, &format!("one of the sections {}", SECTIONS.join(", "))),
+                _ => {
+                    let near = SECTIONS.iter().find(|known| known.trim_end_matches('s') == name.trim_end_matches('s'));
+                    let near = near.map(|known| format!("; did you mean {known}?")).unwrap_or_default();
+                    let all = SECTIONS.join(", ");
+                    self.flaws.push((name.clone(), format!("there is no section {name:?}; there are {all}{near}")));
+                }
             }
         }
         config
@@ -159,8 +166,7 @@ impl Reader {
 
     fn flawed(&mut self, flaws: Vec<Flaw>) {
         for flaw in flaws {
-            let key = flaw.field.rsplit('.').next().unwrap_or_default().to_owned();
-            self.flaws.push((key, flaw.to_string()));
+            self.flaws.push((flaw.field.clone(), flaw.to_string()));
         }
     }
 

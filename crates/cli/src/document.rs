@@ -141,6 +141,30 @@ impl Document {
         self.place_within(key, 0, usize::MAX)
     }
 
+    /// Where a setting of a TOML file stands: `providers.openai.base_url`. Looked for in its table; of one that is missing,
+    /// the head of the table that should have it.
+    pub(crate) fn place_of_setting(&self, field: &str) -> Option<Place> {
+        let text = std::str::from_utf8(&self.text).ok()?;
+        let plain = |line: &str| {
+            line.trim().trim_start_matches('[').split(']').next().unwrap_or_default().replace(['"', '\''], "")
+        };
+        let heads: Vec<(usize, String)> = text
+            .lines()
+            .enumerate()
+            .filter(|(_, l)| l.trim_start().starts_with('['))
+            .map(|(at, l)| (at, plain(l)))
+            .collect();
+        let inside = |head: &str| field.strip_prefix(head).and_then(|rest| rest.strip_prefix('.'));
+        let longest = heads.iter().enumerate().filter(|(_, (_, head))| inside(head).is_some());
+        let Some((number, (from, head))) = longest.max_by_key(|(_, (_, head))| head.len()) else {
+            return self.place_of_key(field.rsplit('.').next().unwrap_or(field));
+        };
+        let until = heads.get(number + 1).map_or(usize::MAX, |(at, _)| *at);
+        let key = inside(head).unwrap_or_default().split(['.', '[']).next().unwrap_or_default();
+        let at_head = || Place::of(&self.name, &self.text, from + 1, 1);
+        Some(self.place_within(key, *from, until).unwrap_or_else(at_head))
+    }
+
     /// Where a field stands: `interface.cli.executable`, `transforms.input[1].spec`. Looked for part by part, each behind
     /// the one before; of a field that is missing, the part that should have it. Whether it is the field itself.
     pub(crate) fn place_of_path(&self, field: &str) -> Option<(Place, bool)> {

@@ -1,11 +1,11 @@
 //! Whose money a call spends, and what the policy looks at before it does: shared by the till, which asks models, and by
 //! tools behind which money is spent. Reserves nothing itself, and calls nobody.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use actum_contract::id::Tenant;
 use actum_ledger::journal::JournalError;
-use actum_ledger::spend::{Authorization, CURRENCY, Mode, Scope, Spend, day_of};
+use actum_ledger::spend::{Authorization, CURRENCY, Mode, Scope, Spend, WITHIN_DEPTH_MAX, day_of};
 use actum_predict::policy::{self, Context, Decision, Inputs, Snapshot};
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
@@ -37,6 +37,9 @@ pub(crate) struct Purse {
     pub who: Authorized,
     /// The permission that the work item's own budget is.
     own: OnceCell<Option<String>>,
+    /// The same as it was last heard of. A reservation looks at what is so in the store, whatever stands here; and nobody is
+    /// told no by it.
+    known: Mutex<Option<Authorization>>,
 }
 
 impl std::fmt::Debug for Purse {
@@ -47,7 +50,19 @@ impl std::fmt::Debug for Purse {
 
 impl Purse {
     pub(crate) fn new(spend: &Arc<dyn Spend>, tenant: &Tenant, who: Authorized) -> Self {
-        Self { spend: Arc::clone(spend), tenant: tenant.clone(), who, own: OnceCell::new() }
+        Self { spend: Arc::clone(spend), tenant: tenant.clone(), who, own: OnceCell::new(), known: Mutex::default() }
+    }
+
+    pub(crate) fn known(&self) -> Option<Authorization> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers what was heard of the work item's own permission. Another one may be replaced by a nearer one any time.
+    pub(crate) fn learn(&self, heard: &Authorization) {
+        // What it is within is not heard of.
+        if self.who.budget.is_some() && heard.within.is_none() {
+            *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(heard.clone());
+        }
     }
 
     /// Whose money it is: the work item's own, or what was agreed on for whoever asks.
@@ -77,11 +92,51 @@ impl Purse {
             }
             Ok::<_, JournalError>(Some(id))
         });
-        match own.await? {
-            Some(id) => spend.authorization(tenant, id).await,
-            None => spend.resolve(tenant, &scope, currency).await,
+        let nearest = match own.await? {
+            Some(id) => spend.authorization(tenant, id).await?,
+            None => spend.resolve(tenant, &scope, currency).await?,
+        };
+        let Some(mut found) = nearest else { return Ok(None) };
+        // Everything it is within has a say, too: the policy looks at the strictest of all.
+        let mut above = found.within.clone();
+        for _ in 0..WITHIN_DEPTH_MAX {
+            let Some(id) = above.take() else { break };
+            let Some(broader) = spend.authorization(tenant, &id).await? else { break };
+            above.clone_from(&broader.within);
+            narrow(&mut found, &broader);
         }
+        Ok(Some(found))
     }
+}
+
+/// Takes over what is stricter in one that this one is within.
+fn narrow(one: &mut Authorization, broader: &Authorization) {
+    let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+    let left = least(one.remaining(), broader.remaining());
+    one.max_total = left.map(|left| left.saturating_add(one.spent).saturating_add(one.reserved));
+    one.max_per_call = least(one.max_per_call, broader.max_per_call);
+    one.threshold = least(one.threshold, broader.threshold);
+    let today = day_of(Timestamp::now().as_millisecond());
+    let of_day = |one: &Authorization| {
+        let held = if one.day == today { one.day_held } else { 0 };
+        one.max_per_day.map(|max| (max.saturating_sub(held), max, held))
+    };
+    if let Some((_, max, held)) = of_day(one).into_iter().chain(of_day(broader)).min() {
+        (one.max_per_day, one.day_held, one.day) = (Some(max), held, today);
+    }
+    let strictness = |mode: Mode| match mode {
+        Mode::System => 0,
+        Mode::DelegatedBudget => 1,
+        Mode::DelegatedBudgetWithThreshold => 2,
+        Mode::Interactive => 3,
+        Mode::Deny => 4,
+    };
+    if strictness(broader.mode) > strictness(one.mode) {
+        one.mode = broader.mode;
+    }
+    let earliest = |a: Option<i64>, b: Option<i64>| a.into_iter().chain(b).min();
+    one.revoked_ms = earliest(one.revoked_ms, broader.revoked_ms);
+    one.expires_ms = earliest(one.expires_ms, broader.expires_ms);
 }
 
 /// Why the policy says no, in words that say what to do next.
@@ -92,6 +147,9 @@ pub(crate) fn explain(decision: &Decision, budget: &Snapshot) -> String {
         policy::AUTHORIZATION_MISSING => {
             "nobody allowed to spend: give the work item a budget (budget.spend.max_total), or `actum spend authorize`"
                 .to_owned()
+        }
+        policy::AUTHORIZATION_REVOKED | policy::AUTHORIZATION_EXPIRED => {
+            format!("{}: `actum spend list` shows which; a new `actum spend authorize` takes its place", decision.why)
         }
         policy::BUDGET_EXHAUSTED => {
             format!("the call may cost up to {amount} {currency}, and {left} is left of the budget")

@@ -87,6 +87,11 @@ pub fn read(text: &[u8], now: Timestamp) -> Submission {
 pub fn read_value(value: Value, now: Timestamp) -> Submission {
     let mut violations = Vec::new();
     let draft = match &value {
+        // What is nested deeper could not be read back.
+        deep if depth_exceeds(deep, limit::JSON_DEPTH_MAX) => {
+            violations.push(Violation::new("", format!("nested deeper than {} levels", limit::JSON_DEPTH_MAX)));
+            None
+        }
         Value::Object(object) => read_object(object, now, &mut violations),
         _ => {
             violations.push(Violation::new("", "must be an object"));
@@ -96,6 +101,16 @@ pub fn read_value(value: Value, now: Timestamp) -> Submission {
     match draft {
         Some(draft) if violations.is_empty() => Submission::Draft(Box::new(draft)),
         _ => reject(tenant_of(&value), violations, &written(&value)),
+    }
+}
+
+/// Whether lists and objects stand in each other more often than that.
+fn depth_exceeds(value: &Value, levels: usize) -> bool {
+    let Some(left) = levels.checked_sub(1) else { return value.is_array() || value.is_object() };
+    match value {
+        Value::Array(all) => all.iter().any(|one| depth_exceeds(one, left)),
+        Value::Object(all) => all.values().any(|one| depth_exceeds(one, left)),
+        _ => false,
     }
 }
 

@@ -1,8 +1,11 @@
 //! Receipts: what is left of a call, or of a prediction, for whoever wants to know later. Made for success, denial and
 //! failure alike; kept by `store` in the same transaction as the money. Never says what was asked, only its hash.
 
+use std::fmt;
+
+use actum_contract::digest::Digest;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::hash;
 use crate::policy::{Decision, Inputs, REASONS_VERSION};
@@ -12,6 +15,9 @@ use crate::trace::Trace;
 
 /// Hex digits of the hash that name a receipt.
 const ID_DIGITS: usize = 24;
+
+/// What is covered by that hash is about as long.
+const COVERED_BYTES: usize = 2 << 10;
 
 /// Bytes of a message of an error that are kept.
 const MESSAGE_CHARS_MAX: usize = 1_000;
@@ -124,23 +130,23 @@ pub struct Receipt<'r> {
     pub protocol: Option<&'r str>,
 }
 
-/// What the id of a receipt covers. Timing is not among it.
+/// What the id of a receipt covers, in the order of canonical JSON. Timing is not among it.
 const COVERED: [&str; 15] = [
-    "run_id",
+    "budget",
+    "compiled_id",
     "ordinal",
+    "output_hash",
+    "params_hash",
+    "policy",
     "prediction_id",
+    "program_hash",
+    "prompt_hash",
+    "run_id",
+    "schema_hash",
     "signature_id",
     "strategy_id",
-    "compiled_id",
-    "schema_hash",
-    "prompt_hash",
-    "program_hash",
-    "params_hash",
-    "output_hash",
-    "policy",
-    "budget",
-    "trace_ref",
     "trace_hash",
+    "trace_ref",
 ];
 
 const TEXTS: [&str; 12] = [
@@ -185,7 +191,7 @@ impl Receipt<'_> {
     /// The receipt as it is kept.
     pub fn to_json(&self) -> Value {
         let compiled_id = compiled_id(self.signature_id, self.strategy_id);
-        let null = hash::of(&Value::Null);
+        let output_hash = self.output_hash.map_or_else(|| hash::of(&Value::Null), str::to_owned);
         let mut receipt = json!({
             "kind": self.kind,
             "run_id": self.run_id,
@@ -198,7 +204,7 @@ impl Receipt<'_> {
             "prompt_hash": self.hashes.prompt_hash,
             "program_hash": self.hashes.program_hash,
             "params_hash": self.params_hash,
-            "output_hash": self.output_hash.unwrap_or(&null),
+            "output_hash": output_hash,
             "policy": {
                 "policy_id": self.inputs.policy_id,
                 "authorization_id": self.inputs.authorization_id,
@@ -252,54 +258,69 @@ pub fn compiled_id(signature_id: &str, strategy_id: &str) -> String {
 
 /// The id that a receipt has to have.
 pub fn id(receipt: &Value) -> String {
-    let covered: Map<String, Value> =
-        COVERED.iter().map(|field| ((*field).to_owned(), receipt[*field].clone())).collect();
-    format!("pred_{}", &hash::of(&Value::Object(covered))[..ID_DIGITS])
+    // Every call has one: written out by itself, so that nothing is copied.
+    let mut text = Vec::with_capacity(COVERED_BYTES);
+    for field in COVERED {
+        text.extend_from_slice(if text.is_empty() { b"{\"" } else { b",\"" });
+        text.extend_from_slice(field.as_bytes());
+        text.extend_from_slice(b"\":");
+        text.extend_from_slice(&hash::canonical(&receipt[field]));
+    }
+    text.push(b'}');
+    format!("pred_{}", &Digest::sha256(&text).to_hex()[..ID_DIGITS])
 }
 
 /// Whether a receipt is whole, and its id its own; if not, every flaw.
 pub fn check(receipt: &Value) -> Result<(), Vec<String>> {
     let mut flaws = Vec::new();
-    let mut need = |field: String, is_good: bool, expected: &str| {
+    let mut need = |field: fmt::Arguments<'_>, is_good: bool, expected: &str| {
         if !is_good {
             flaws.push(format!("{field} must be {expected}"));
         }
     };
     for field in TEXTS {
-        need(field.to_owned(), receipt[field].as_str().is_some_and(|text| !text.is_empty()), "text");
+        need(format_args!("{field}"), receipt[field].as_str().is_some_and(|text| !text.is_empty()), "text");
     }
     for field in HASHES {
-        need(field.to_owned(), receipt[field].as_str().is_some_and(is_hash), "a SHA-256 in hex");
+        need(format_args!("{field}"), receipt[field].as_str().is_some_and(is_hash), "a SHA-256 in hex");
     }
     for field in ["ordinal", "catalog_version"] {
-        need(field.to_owned(), receipt[field].is_u64(), "a whole number");
+        need(format_args!("{field}"), receipt[field].is_u64(), "a whole number");
     }
     let one_of = |value: &Value, words: &[&str]| value.as_str().is_some_and(|word| words.contains(&word));
-    need("kind".to_owned(), one_of(&receipt["kind"], &KINDS), "call or prediction");
-    need("status".to_owned(), one_of(&receipt["status"], &STATUSES), &STATUSES.join(", "));
+    need(format_args!("kind"), one_of(&receipt["kind"], &KINDS), "call or prediction");
+    need(format_args!("status"), one_of(&receipt["status"], &STATUSES), &STATUSES.join(", "));
     for (part, fields) in [("policy", &POLICY[..]), ("budget", &BUDGET), ("timing", &TIMING)] {
         for field in fields {
             let is_there = receipt[part].as_object().is_some_and(|members| members.contains_key(*field));
-            need(format!("{part}.{field}"), is_there, "there");
+            need(format_args!("{part}.{field}"), is_there, "there");
         }
     }
     let policy = &receipt["policy"];
-    need("policy.decision".to_owned(), one_of(&policy["decision"], &["allowed", "denied"]), "allowed or denied");
-    need("policy.reason_codes_version".to_owned(), policy["reason_codes_version"] == REASONS_VERSION, REASONS_VERSION);
+    need(format_args!("policy.decision"), one_of(&policy["decision"], &["allowed", "denied"]), "allowed or denied");
     need(
-        "policy.evaluation_hash".to_owned(),
+        format_args!("policy.reason_codes_version"),
+        policy["reason_codes_version"] == REASONS_VERSION,
+        REASONS_VERSION,
+    );
+    need(
+        format_args!("policy.evaluation_hash"),
         policy["evaluation_hash"].as_str().is_some_and(is_hash),
         "a SHA-256 in hex",
     );
     for field in ["input_tokens", "output_tokens", "total_tokens", "spent", "reserved"] {
-        need(format!("budget.{field}"), receipt["budget"][field].is_u64(), "a whole number");
+        need(format_args!("budget.{field}"), receipt["budget"][field].is_u64(), "a whole number");
     }
     for field in ["trace_ref", "trace_hash", "trace_storage"] {
         let is_traced = receipt.get("trace_ref").is_some();
-        need(field.to_owned(), receipt.get(field).is_some_and(Value::is_string) == is_traced, "there with the others");
+        need(
+            format_args!("{field}"),
+            receipt.get(field).is_some_and(Value::is_string) == is_traced,
+            "there with the others",
+        );
     }
     let own = id(receipt);
-    need("receipt_id".to_owned(), receipt["receipt_id"] == own.as_str(), &own);
+    need(format_args!("receipt_id"), receipt["receipt_id"] == own.as_str(), &own);
     if flaws.is_empty() { Ok(()) } else { Err(flaws) }
 }
 
@@ -314,6 +335,15 @@ mod tests {
     use super::*;
     use crate::policy::evaluate;
     use crate::{signature, trace};
+
+    #[test]
+    fn the_id_is_the_hash_of_what_it_covers() {
+        let receipt = made(|_| {});
+        let covered: serde_json::Map<String, Value> =
+            COVERED.iter().map(|field| ((*field).to_owned(), receipt[*field].clone())).collect();
+        assert_eq!(id(&receipt), format!("pred_{}", &hash::of(&Value::Object(covered))[..ID_DIGITS]));
+        assert!(COVERED.is_sorted());
+    }
 
     fn made(change: impl FnOnce(&mut Receipt<'_>)) -> Value {
         let signature = signature::gateway("messages");

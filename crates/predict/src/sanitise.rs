@@ -2,6 +2,7 @@
 //!
 //! Called for every trace and every recorded text. Doing it twice changes nothing more. Never judges what is left.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use actum_contract::execution::Redactor;
@@ -78,8 +79,9 @@ fn sanitise_members(members: &Map<String, Value>, redactor: &Redactor) -> Map<St
 
 /// What stands instead of the value of a field, if its name says so.
 fn instead(name: &str) -> Option<&'static str> {
-    let name = name.to_lowercase().replace('-', "_");
-    match name.as_str() {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let name = if is_plain { Cow::Borrowed(name) } else { Cow::Owned(name.to_lowercase().replace('-', "_")) };
+    match &*name {
         "email" | "e_mail" => Some(REDACTED_EMAIL),
         "phone" | "phone_number" => Some(REDACTED_PHONE),
         name if SECRET_NAMES.contains(&name) || PERSONAL_NAMES.contains(&name) => Some(REDACTED),

@@ -91,15 +91,21 @@ fn summary(signature_id: &str, payload: &Value, trace_hash: &str, bytes: usize) 
 impl Trace {
     /// What is kept in place.
     pub fn to_json(&self) -> Value {
-        json!({
+        self.clone().into_json()
+    }
+
+    /// The same of a trace that nobody needs any more.
+    pub fn into_json(self) -> Value {
+        let mut kept = json!({
             "trace_id": self.trace_id,
             "trace_ref": self.trace_ref,
             "trace_hash": self.trace_hash,
             "storage": self.storage.word(),
             "artifact_uri": self.artifact_uri,
             "signature_id": self.signature_id,
-            "payload": self.inline,
-        })
+        });
+        kept["payload"] = self.inline;
+        kept
     }
 }
 

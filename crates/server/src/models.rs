@@ -13,14 +13,18 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use futures_util::stream::poll_fn;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::http::{comes_from_here, is_same, values_in};
 
 /// The content of one question. Providers take no more either.
 pub const QUESTION_BYTES_MAX: usize = 32 << 20;
-/// Values in one question: small ones take many times their text in memory.
-const QUESTION_VALUES_MAX: usize = 500_000;
+/// Values in one question beyond those that its length explains: small ones take many times their text in memory.
+const QUESTION_VALUES_FREE: usize = 10_000;
+/// Bytes of text for each value beyond that.
+const BYTES_PER_VALUE: usize = 16;
+/// All questions under way together, in KiB; others wait until there is room.
+const QUESTIONS_KIB: u32 = 128 << 10;
 /// Exchanges under way at once; others wait.
 const EXCHANGES_MAX: usize = 64;
 /// Pieces that wait for a caller who reads slowly.
@@ -100,19 +104,24 @@ pub(crate) struct Gate {
     key: Arc<str>,
     models: Arc<dyn Models>,
     exchanges: Arc<Semaphore>,
+    room: Arc<Semaphore>,
     patience: Duration,
 }
 
 impl Gate {
     pub(crate) fn new(key: &str, models: Arc<dyn Models>, patience: Duration) -> Self {
-        Self { key: key.into(), models, exchanges: Arc::new(Semaphore::new(EXCHANGES_MAX)), patience }
+        let exchanges = Arc::new(Semaphore::new(EXCHANGES_MAX));
+        let room = Arc::new(Semaphore::new(QUESTIONS_KIB as usize));
+        Self { key: key.into(), models, exchanges, room, patience }
     }
 
     pub(crate) async fn pass(&self, request: Request) -> Response {
         let (head, body) = request.into_parts();
         let flaw = (!comes_from_here(&head.uri, &head.headers)).then_some(Flaw::Elsewhere);
         let is_allowed = flaw.is_none() && self.is_known(&head.uri, &head.headers);
-        let (body, flaw) = match is_allowed && head.method == Method::POST {
+        let is_question = is_allowed && head.method == Method::POST;
+        let room = if is_question { self.room_for(body.size_hint().exact()).await } else { None };
+        let (body, flaw) = match is_question {
             true => match self.content(body).await {
                 Ok(body) => (body, None),
                 Err(flaw) => (Bytes::new(), Some(flaw)),
@@ -130,10 +139,17 @@ impl Gate {
             body,
             flaw,
         };
-        self.answer(asked).await
+        self.answer(asked, room).await
     }
 
-    async fn answer(&self, asked: Asked) -> Response {
+    /// Room for a question, kept until it is answered. One that does not say how large it is may be as large as any.
+    async fn room_for(&self, bytes: Option<u64>) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.unwrap_or(u64::MAX).min(QUESTION_BYTES_MAX as u64);
+        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(QUESTIONS_KIB).min(QUESTIONS_KIB);
+        Arc::clone(&self.room).acquire_many_owned(kib).await.ok()
+    }
+
+    async fn answer(&self, asked: Asked, room: Option<OwnedSemaphorePermit>) -> Response {
         // Never closed.
         let Ok(turn) = Arc::clone(&self.exchanges).acquire_owned().await else { return broken() };
         let (head, told) = oneshot::channel();
@@ -141,7 +157,7 @@ impl Gate {
         let exchange = Arc::clone(&self.models).ask(asked, Teller { head: Some(head), pieces });
         tokio::spawn(async move {
             exchange.await;
-            drop(turn);
+            drop((turn, room));
         });
         let Ok((head, is_whole)) = told.await else { return broken() };
         let mut response = Response::builder()
@@ -171,7 +187,7 @@ impl Gate {
             Ok(Err(_)) => return Err(Flaw::TooLarge),
             Err(_) => return Err(Flaw::TooSlow),
         };
-        if values_in(&content) > QUESTION_VALUES_MAX {
+        if values_in(&content) > QUESTION_VALUES_FREE + content.len() / BYTES_PER_VALUE {
             return Err(Flaw::TooLarge);
         }
         Ok(content)

@@ -1,6 +1,7 @@
 //! `actum gateway`: models for programs outside a cell, metered and within a budget, until stopped.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use actum_api::error;
@@ -15,7 +16,7 @@ use crate::args::Global;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::model::gateway::Gateway;
-use crate::model::{Authorized, Counter, Till};
+use crate::model::{Authorized, Counter, Recording, Till};
 use crate::project::Project;
 use crate::run::shop::Open;
 use crate::tool::secret;
@@ -43,6 +44,11 @@ pub(crate) struct Serve {
     /// For which agent it is, where permissions are for one
     #[arg(long, value_name = "ID")]
     agent: Option<String>,
+
+    /// Adds every exchange to this file, a line of JSON each; a provider of type `recorded` answers from it. Lines are
+    /// written as they come, but not waited for until they are on the disk; more than 64 MiB are not kept
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 fn look_up(reference: &str) -> Result<String, Failure> {
@@ -81,7 +87,14 @@ impl Serve {
             waits: true,
             ..Authorized::default()
         };
-        let gateway = Arc::new(Gateway::new(Some(Arc::new(Till::open(&counter, who))), None));
+        let recording = self.record.as_deref().map(Recording::open).transpose()?.map(Arc::new);
+        let till = Till::open(&counter, who).recorded(recording.clone());
+        if budget.is_none() && open.waiter.wait(open.spend.authorizations(&open.tenant))?.is_empty() {
+            out.remark(
+                "nobody allowed to spend: what costs anything is denied until `actum spend authorize`, or --budget",
+            );
+        }
+        let gateway = Arc::new(Gateway::new(Some(Arc::new(till)), None));
         let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot listen on {}: {e}", self.listen));
         let listener = TcpListener::bind(self.listen).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
@@ -110,6 +123,9 @@ impl Serve {
         signals.next();
         served.end();
         gateway.close();
+        if let Some((count, why)) = recording.and_then(|recording| recording.lost()) {
+            out.remark(&format!("{count} exchanges are not in the recording: {why}"));
+        }
         Ok(0)
     }
 }

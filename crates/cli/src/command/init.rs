@@ -15,14 +15,88 @@ use crate::ui::Out;
 #[derive(Debug, Args)]
 pub(crate) struct Init {}
 
-/// Agents that are looked for, with the way in which each is asked to do something without a person.
-const AGENTS: &[(&str, &str)] = &[
-    ("claude", r#"["claude", "-p", "{description}", "--permission-mode", "acceptEdits"]"#),
-    ("codex", r#"["codex", "exec", "--full-auto", "{description}"]"#),
-    ("gemini", r#"["gemini", "-p", "{description}", "--yolo"]"#),
-    ("goose", r#"["goose", "run", "-t", "{description}"]"#),
-    ("aider", r#"["aider", "--yes", "--message", "{description}"]"#),
+/// Agents that are looked for, with what each needs to work without a person and by way of the gateway, and whose models it
+/// asks for. `docs/agents.md` says why.
+const AGENTS: &[(&str, &str, &str)] = &[
+    (
+        "claude",
+        r#"command = ["claude", "--model", "claude-sonnet-4-5", "--permission-mode", "acceptEdits", "--allowedTools=Bash", "-p", "--", "{description}"]
+environment = { CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = "1", DISABLE_AUTOUPDATER = "1", IS_SANDBOX = "1" }"#,
+        ANTHROPIC,
+    ),
+    (
+        "codex",
+        r#"command = [
+  "codex", "exec", "--ephemeral", "--skip-git-repo-check", "--sandbox", "danger-full-access", "--model", "gpt-5-codex",
+  "-c", "model_provider=actum",
+  "-c", 'model_providers.actum={name="actum",base_url="http://127.0.0.1:47800/v1",wire_api="responses",env_key="OPENAI_API_KEY"}',
+  "-c", "web_search=disabled", "--", "{description}",
+]"#,
+        OPENAI,
+    ),
+    (
+        "gemini",
+        r#"command = [
+  "sh", "-c", '''mkdir -p ~/.gemini && echo '{"security":{"auth":{"selectedType":"gemini-api-key"}}}' > ~/.gemini/settings.json && exec "$@"''', "sh",
+  "gemini", "--yolo", "--skip-trust", "-m", "gemini-2.5-flash", "--prompt={description}",
+]"#,
+        GEMINI,
+    ),
+    (
+        "goose",
+        r#"command = ["goose", "run", "--no-session", "--no-profile", "--with-builtin", "developer", "--text={description}"]
+environment = { GOOSE_PROVIDER = "openai", GOOSE_MODEL = "gpt-5", GOOSE_MODE = "auto", GOOSE_DISABLE_KEYRING = "1" }"#,
+        OPENAI,
+    ),
+    (
+        "aider",
+        r#"command = ["aider", "--model", "openai/gpt-5", "--yes-always", "--message", "{description}"]"#,
+        OPENAI,
+    ),
 ];
+
+const ANTHROPIC: &str = r#"
+[providers.anthropic]
+type = "anthropic"
+base_url = "https://api.anthropic.com"
+key = "env:ANTHROPIC_API_KEY"                     # stays outside the sandbox
+models = ["claude-*"]
+output_tokens = 16000                             # the most one answer may be
+
+# What a million tokens cost, in millionths of a dollar. A model without a price is not asked: look it up.
+# [prices."claude-*"]
+# input = 3000000
+# output = 15000000
+"#;
+
+const OPENAI: &str = r#"
+[providers.openai]
+type = "openai"
+base_url = "https://api.openai.com/v1"
+key = "env:OPENAI_API_KEY"                        # stays outside the sandbox
+models = ["gpt-*"]
+limit_field = "max_completion_tokens"
+output_tokens = 16000                             # the most one answer may be
+
+# What a million tokens cost, in millionths of a dollar. A model without a price is not asked: look it up.
+# [prices."gpt-*"]
+# input = 1250000
+# output = 10000000
+"#;
+
+const GEMINI: &str = r#"
+[providers.gemini]
+type = "gemini"
+base_url = "https://generativelanguage.googleapis.com"
+key = "env:GEMINI_API_KEY"                        # stays outside the sandbox
+models = ["gemini-*"]
+output_tokens = 16000                             # the most one answer may be
+
+# What a million tokens cost, in millionths of a dollar. A model without a price is not asked: look it up.
+# [prices."gemini-*"]
+# input = 300000
+# output = 2500000
+"#;
 
 impl Init {
     pub(crate) fn run(self, _global: &Global, out: &mut Out) -> Ended {
@@ -30,11 +104,12 @@ impl Init {
             .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found =
-            AGENTS.iter().find(|(name, _)| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()));
+            AGENTS.iter().find(|(name, ..)| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()));
         let agent = match found {
-            Some((name, command)) => format!(
-                "# {name} was found on this machine. It is started in a sandbox, in a private copy of this folder.\n\
-                 [agents.agent-1]\ntype = \"command\"\ncommand = {command}\nnetwork = \"offline\"\n"
+            Some((name, command, provider)) => format!(
+                "# {name} was found on this machine. It is started in a sandbox, in a private copy of this folder, and reaches\n\
+                 # its model by way of actum alone: metered, within the budget of its work item.\n\
+                 [agents.agent-1]\ntype = \"command\"\n{command}\nnetwork = \"gateway\"\nfilesystem = \"extended\"\n{provider}"
             ),
             None => "# Any program: it is started in a sandbox, in a private copy of this folder.\n\
                      [agents.agent-1]\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"echo 'hello from actum' > hello.txt\"]\nnetwork = \"offline\"\n"
@@ -75,4 +150,5 @@ items:
     agent_id: agent-1
     description: Say hello.
     constraints: { max_files: 5, timeout_ms: 300000 }
+    # budget: { spend: { max_total: 2000000 } }   # two dollars, for an agent that asks models
 ";

@@ -13,6 +13,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::Ended;
+use super::run::money;
 use super::tool::plain;
 use crate::args::Global;
 use crate::config::Config;
@@ -127,10 +128,9 @@ impl Predict {
         }
         let budget = &shown["budget"];
         out.remark(&format!(
-            "{} tokens, {} {}  receipt {}",
+            "{} tokens, {}  receipt {}",
             budget["total_tokens"],
-            budget["spent"],
-            budget["currency"].as_str().unwrap_or_default(),
+            money(budget["spent"].as_u64().unwrap_or(0), budget["currency"].as_str().unwrap_or_default()),
             shown["receipt_id"].as_str().unwrap_or_default()
         ));
         Ok(code)

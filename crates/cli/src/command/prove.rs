@@ -338,7 +338,7 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "DIR")]
     input: Option<PathBuf>,
 
-    /// Ask the real model instead of the recording
+    /// Ask the models anew instead of the recording: it costs what it costs, within what is allowed
     #[arg(long)]
     live: bool,
 }
@@ -372,9 +372,6 @@ impl Replay {
         if receipt.predicate()["recording"]["sha256"] != Digest::sha256(&bytes.text).to_hex().as_str() {
             return Err(unusable("it is not the one that the receipt names".into()));
         }
-        if self.live {
-            out.remark("the run asked no model: --live changes nothing");
-        }
         let shop = Shop::open(&open, 1)?;
         let input = match &self.input {
             None => None,
@@ -384,7 +381,7 @@ impl Replay {
                 Some(other.freeze(&rules, true, workspace::now_ms())?.id)
             }
         };
-        let replayed = replay(&shop, &recording, input)?;
+        let replayed = replay(&shop, &recording, input, self.live)?;
         for program in &replayed.programs_changed {
             out.remark(&format!("{program} is no longer the program that the run used"));
         }

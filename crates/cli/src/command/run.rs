@@ -362,6 +362,9 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
         (None, Some(_)) if row.state == RunState::Succeeded => facts.push("tests passed".to_owned()),
         _ => {}
     }
+    if let Some(spent) = run["spend"]["spent"].as_u64() {
+        facts.push(money(spent, run["spend"]["currency"].as_str().unwrap_or_default()));
+    }
     facts.push(seconds(number("execution_time_ms")));
     let mut lines = vec![format!("{mark} {}  {word}  {}", row.item, facts.join(" · "))];
     for (sign, key) in [("+", "created_files"), ("~", "modified_files"), ("-", "deleted_files")] {
@@ -405,6 +408,10 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
         ("DUPLICATE_CAPSULE", _) => lines.push("  `actum undo` of the earlier run lets it be done again".to_owned()),
         ("DEPENDENCY_FAILED", _) => lines.push(format!("  resume what it depends on first, then `actum resume {id}`")),
         ("STEP_LIMIT_EXCEEDED", _) => lines.push("  `--set FIELD=VALUE` allows more; `actum contract explain` lists the fields".to_owned()),
+        (code, RunState::Failed) if code.starts_with("policy_denied.") || code.starts_with("loop_detected.") => {
+            lines.push(format!("  `actum trace list --run {id}` shows what it asked, `actum policy explain` of the denied one why not"));
+            lines.push("  more is allowed by budget.spend of the work item (then run it anew), within `actum spend list`".to_owned());
+        }
         (_, RunState::Failed) if text("status") == "denied" => {
             lines.push(format!("  `actum logs {id}` shows what it said; its work item says what is allowed"));
         }
@@ -417,6 +424,14 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
 }
 
 const PATHS_SHOWN: usize = 10;
+
+/// An amount as people read it; what is not dollars stays in its smallest unit.
+pub(crate) fn money(amount: u64, currency: &str) -> String {
+    match currency {
+        actum_ledger::spend::CURRENCY => format!("${}.{:06}", amount / 1_000_000, amount % 1_000_000),
+        _ => format!("{amount} {currency}"),
+    }
+}
 
 pub(crate) fn seconds(ms: u64) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { format!("{:.1} s", ms as f64 / 1_000.0) }

@@ -84,15 +84,21 @@ pub(crate) struct Authorize {
     /// Only for this agent
     #[arg(long, value_name = "ID")]
     agent: Option<String>,
-    /// Only for the runs of this submission
+    /// Only for the runs of this submission (`actum status RUN` names it)
     #[arg(long, value_name = "ID")]
     thread: Option<String>,
     /// Only for this run
     #[arg(long, value_name = "ID")]
     run: Option<String>,
-    /// Every amount also counts against this permission
-    #[arg(long, value_name = "ID")]
+    /// Allow it without any limit
+    #[arg(long)]
+    unlimited: bool,
+    /// Every amount also counts against this permission [default: the nearest that covers it]
+    #[arg(long, value_name = "ID", conflicts_with = "alone")]
     within: Option<String>,
+    /// It counts against no other permission
+    #[arg(long)]
+    alone: bool,
     /// Good for so long: 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
@@ -139,6 +145,7 @@ impl Verb {
                 Ok(0)
             }
             Self::Reservations { authorization, run, state, limit } => {
+                let run = run.map(|run| run_named(&open, &run)).transpose()?;
                 let state = state.map(|word| state_named(&word)).transpose()?;
                 let limit = usize::try_from(limit).unwrap_or(RESERVATIONS_MAX);
                 let filter = Filter { authorization, run, state, limit };
@@ -160,6 +167,12 @@ fn authorize(open: &Open, wanted: Authorize, out: &mut Out) -> Ended {
         (Some(AsMode::DelegatedBudgetWithThreshold), _) | (None, Some(_)) => Mode::DelegatedBudgetWithThreshold,
         (Some(AsMode::DelegatedBudget) | None, _) => Mode::DelegatedBudget,
     };
+    let bounds = [&wanted.max_total, &wanted.max_per_call, &wanted.max_per_day, &wanted.threshold];
+    if mode == Mode::DelegatedBudget && bounds.iter().all(|bound| bound.is_none()) && !wanted.unlimited {
+        let failure = Failure::new(error::USAGE, "that would allow to spend without any limit");
+        return Err(failure.hint("name one, as --max-total 5usd or --max-per-day 1usd; or say --unlimited"));
+    }
+    let run = wanted.run.as_deref().map(|run| run_named(open, run)).transpose()?;
     let by = wanted.why.by();
     let new = new_authorization(open.tenant.clone());
     let expires_ms = wanted.expires.as_deref().map(duration).transpose()?.map(|ms| new.issued_ms + ms);
@@ -167,24 +180,42 @@ fn authorize(open: &Open, wanted: Authorize, out: &mut Out) -> Ended {
         id: wanted.id.unwrap_or_else(|| format!("auth_{}", new_id())),
         autopilot: wanted.agent,
         thread: wanted.thread,
-        run: wanted.run,
+        run,
         mode,
         currency: wanted.currency.clone(),
         max_total: amount(&wanted.max_total)?,
         max_per_call: amount(&wanted.max_per_call)?,
         max_per_day: amount(&wanted.max_per_day)?,
         threshold,
-        within: wanted.within,
         expires_ms,
         ..new
     };
+    let before = open.waiter.wait(open.spend.authorizations(&open.tenant))?;
+    let covering = || in_force(&before).filter(|one| covers(one, &new)).max_by_key(|one| nearness(one));
+    let within = match (wanted.within, wanted.alone) {
+        (Some(id), _) => Some(id),
+        (None, true) => None,
+        // One that is known by its name stays what it was.
+        (None, false) => match before.iter().find(|one| one.id == new.id) {
+            Some(same) => same.within.clone(),
+            None => covering().map(|one| one.id.clone()),
+        },
+    };
+    let new = Authorization { within, ..new };
     let made = open.waiter.wait(open.spend.authorize(new, &by.actor, &by.reason))?;
     let made = made.map_err(|refused| failure_of(&refused))?;
-    out.result(&authorization_json(&made), || format!("authorized {}  {}", made.id, limits(&made)));
+    if let Some(replaced) = in_force(&before).find(|one| is_same_scope(one, &made) && one.id != made.id) {
+        let hint = "to keep its limits too, name it by --within";
+        out.remark(&format!("of one scope the newest counts: {} counts no more; {hint}", replaced.id));
+    }
+    let word = if made.mode == Mode::Deny { "denies" } else { "authorized" };
+    let within = made.within.as_ref().map(|id| format!(", within {id}")).unwrap_or_default();
+    out.result(&authorization_json(&made), || format!("{word} {}  {}{within}", made.id, limits(&made)));
     Ok(0)
 }
 
-fn reconcile(open: &Open, wanted: Reconcile, out: &mut Out) -> Ended {
+fn reconcile(open: &Open, mut wanted: Reconcile, out: &mut Out) -> Ended {
+    wanted.run = wanted.run.map(|run| run_named(open, &run)).transpose()?;
     let Some(call) = wanted.call else {
         if wanted.commit.is_some() || wanted.release {
             return Err(Failure::new(error::USAGE, "which call?").hint("`actum spend reconcile` lists what waits"));
@@ -244,6 +275,51 @@ fn reconcile(open: &Open, wanted: Reconcile, out: &mut Out) -> Ended {
         format!("{} {} of run {}", reservation.state.word(), reservation.call, reservation.run)
     });
     Ok(0)
+}
+
+/// A run by the beginning of its id; predictions and gateways have ids that are in no list of runs.
+fn run_named(open: &Open, text: &str) -> Result<String, Failure> {
+    let found = open.waiter.wait(open.waiter.runs.runs_named(&open.tenant, text))?;
+    match &found[..] {
+        [one] => Ok(one.id.clone()),
+        [] => Ok(text.to_owned()),
+        many if many.iter().any(|one| one.id == text) => Ok(text.to_owned()),
+        _ => Err(Failure::new(error::USAGE, format!("{text:?} is the beginning of several runs"))
+            .hint("give more of the id")),
+    }
+}
+
+fn is_same_scope(a: &Authorization, b: &Authorization) -> bool {
+    let scope = |one: &Authorization| {
+        (one.owner.clone(), one.autopilot.clone(), one.thread.clone(), one.run.clone(), one.currency.clone())
+    };
+    scope(a) == scope(b)
+}
+
+/// Whether one is for everything that the other is for, and more.
+fn covers(broader: &Authorization, new: &Authorization) -> bool {
+    let now = Timestamp::now().as_millisecond();
+    let is_past = |at: Option<i64>| at.is_some_and(|at| at <= now);
+    let fits = |wide: &Option<String>, narrow: &Option<String>| wide.is_none() || wide == narrow;
+    let is_wider = fits(&broader.run, &new.run)
+        && fits(&broader.thread, &new.thread)
+        && fits(&broader.autopilot, &new.autopilot)
+        && !is_same_scope(broader, new);
+    is_wider
+        && broader.owner == new.owner
+        && broader.currency == new.currency
+        && !is_past(broader.revoked_ms)
+        && !is_past(broader.expires_ms)
+}
+
+const fn nearness(one: &Authorization) -> (bool, bool, bool) {
+    (one.run.is_some(), one.thread.is_some(), one.autopilot.is_some())
+}
+
+/// Of each scope the one that counts: the newest.
+fn in_force(all: &[Authorization]) -> impl Iterator<Item = &Authorization> {
+    let is_newer = |one: &Authorization, other: &Authorization| (one.issued_ms, &one.id) > (other.issued_ms, &other.id);
+    all.iter().filter(move |one| !all.iter().any(|other| is_same_scope(one, other) && is_newer(other, one)))
 }
 
 /// What a refusal about money is to whoever asked.
@@ -361,13 +437,15 @@ fn list(all: &[Authorization]) -> String {
         let all = named.collect::<Vec<_>>().join(", ");
         if all.is_empty() { one.owner.clone() } else { all }
     };
+    let counts: Vec<&String> = in_force(all).map(|one| &one.id).collect();
     let row = |one: &Authorization| {
         let numbers = [one.spent.to_string(), one.reserved.to_string()];
         let [spent, reserved] = numbers;
-        vec![one.id.clone(), scope(one), state(one), limits(one), spent, reserved]
+        let counts = if counts.contains(&&one.id) { "yes" } else { "no, a newer one does" };
+        vec![one.id.clone(), scope(one), state(one), counts.to_owned(), limits(one), spent, reserved]
     };
     let rows: Vec<_> = all.iter().map(row).collect();
-    table(&["AUTHORIZATION", "FOR", "STATE", "LIMITS", "SPENT", "SET ASIDE"], &rows)
+    table(&["AUTHORIZATION", "FOR", "STATE", "COUNTS", "LIMITS", "SPENT", "SET ASIDE"], &rows)
 }
 
 fn show(all: &[Reservation], out: &mut Out) {

@@ -197,11 +197,11 @@ fn explain(open: &Open, id: &str, out: &mut Out) -> Ended {
         let mut lines = vec![format!("{}  {}", again.decision.word(), again.reason_code)];
         for rule in &rules {
             let mark = match rule["outcome"].as_str() {
-                Some("matched") => "→",
-                Some("no") => " ",
-                _ => "·",
+                Some("matched") => "yes →",
+                Some("no") => "no",
+                _ => "-",
             };
-            lines.push(format!("{mark} {:>2}  {}", rule["rule"], rule["says"].as_str().unwrap_or_default()));
+            lines.push(format!("{mark:>5} {:>2}  {}", rule["rule"], rule["says"].as_str().unwrap_or_default()));
         }
         let budget = serde_json::to_string(&inputs.budget).unwrap_or_default();
         lines.push(format!("budget then  {budget}"));

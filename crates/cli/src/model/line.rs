@@ -93,12 +93,17 @@ impl Line {
             book.end();
             return denied(&question, Trouble::BudgetExhausted, denial);
         }
-        if let Some(book) = self.book.as_ref().filter(|book| book.recorded().is_some()) {
+        // Whoever has a till asks, also in a repetition.
+        if let Some(book) = self.book.as_ref().filter(|book| book.recorded().is_some() && self.till.is_none()) {
             return repeat(book, &question, &input, &words);
         }
         let Some(till) = &self.till else {
             let message = "nobody can be asked here".to_owned();
-            return denied(&question, Trouble::NotRecorded, Denial { reason_code: PROVIDER.into(), message });
+            return denied(
+                &question,
+                Trouble::NotRecorded,
+                Denial { reason_code: policy::PROVIDER_ERROR.into(), message },
+            );
         };
         let asked = till.ask(question.clone(), about, headers, teller).await;
         let mut reply = match &asked.trouble {
@@ -129,8 +134,6 @@ fn input_of(question: &Question) -> Value {
         "protocol": question.protocol.word(), "model": question.model, "key": question.masked_key(),
     }})
 }
-
-const PROVIDER: &str = "comms_failed.provider_error";
 
 /// A no in the words of the provider.
 fn denied(question: &Question, trouble: Trouble, denial: Denial) -> Reply {
@@ -174,7 +177,7 @@ fn note(book: &Book, input: &Value, words: &Words, asked: &Asked, reply: &Reply)
 fn repeat(book: &Book, question: &Question, input: &Value, words: &Words) -> Reply {
     let Some((place, kept)) = book.recall_model(input, words) else {
         let message = book.wonder_at_model(input, words).message;
-        return denied(question, Trouble::NotRecorded, Denial { reason_code: PROVIDER.into(), message });
+        return denied(question, Trouble::NotRecorded, Denial { reason_code: policy::PROVIDER_ERROR.into(), message });
     };
     let trouble = serde_json::from_value::<Denial>(kept["trouble"].clone()).ok();
     let is_denied = kept["denied"] == true;

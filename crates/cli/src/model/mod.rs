@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod catalogue;
+mod clean;
 pub(crate) mod gateway;
 pub(crate) mod line;
 pub(crate) mod predict;
@@ -30,7 +31,7 @@ use crate::failure::Failure;
 use crate::tool::secret;
 
 use recorded::Exchange;
-pub(crate) use recorded::Recorded;
+pub(crate) use recorded::{Recorded, Recording};
 pub(crate) use till::Till;
 
 pub(crate) use crate::purse::{Authorized, new_authorization};

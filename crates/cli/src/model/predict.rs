@@ -66,6 +66,16 @@ impl Whom {
             let failure = Failure::new(error::NOT_FOUND, format!("no provider is set up for the model {model:?}"));
             return Err(failure.hint("add [providers.NAME] to actum.toml: `actum schema config` prints how"));
         };
+        let same =
+            wanted().filter(|one| one.fits(&model) == found.fits(&model) && one.id != found.id).map(|one| &one.id);
+        if let Some(other) = same.min() {
+            let message = format!("the providers {} and {other} both have the model {model:?}", found.id);
+            return Err(
+                Failure::new(error::USAGE, message).hint("name one by --provider, or say in `models` what each has")
+            );
+        }
+        // Before anything is set aside.
+        counter.key(found)?;
         Ok(Self {
             model,
             provider: Some(found.id.clone()),
@@ -160,10 +170,15 @@ impl Model for Asking<'_> {
         }
         if !(200..300).contains(&reply.status) {
             let body: String = String::from_utf8_lossy(&reply.body).chars().take(ERROR_CHARS_MAX).collect();
-            let message = format!("the provider answered with status {}: {body}", reply.status);
-            return Err(stop(PROVIDER_ERROR, message, false));
+            let hint = match (reply.status, self.whom.protocol) {
+                (404, Protocol::Chat) => " (is base_url right? for openai it ends in /v1)",
+                (404, _) => " (is base_url right? it ends before /v1)",
+                _ => "",
+            };
+            let message = format!("the provider answered with status {}{hint}: {body}", reply.status);
+            return Err(stop(policy::PROVIDER_ERROR, message, false));
         }
-        extract(self.whom.protocol, &reply.body).map_err(|why| stop(PROVIDER_ERROR, why, false))
+        extract(self.whom.protocol, &reply.body).map_err(|why| stop(policy::PROVIDER_ERROR, why, false))
     }
 
     fn elapsed_ms(&self) -> u64 {
@@ -175,7 +190,6 @@ impl Model for Asking<'_> {
     }
 }
 
-const PROVIDER_ERROR: &str = "comms_failed.provider_error";
 /// Letters of a provider's error that are told.
 const ERROR_CHARS_MAX: usize = 500;
 

@@ -7,8 +7,8 @@ use actum_contract::blob::Blobs as _;
 use actum_contract::digest::Digest;
 use actum_contract::execution::Redactor;
 use actum_ledger::draft::{self, Submission};
-use actum_predict::policy::{OVERRUN, USAGE_MISSING};
-use actum_predict::protocol::{Metered, Usage};
+use actum_predict::policy::{self, OVERRUN, USAGE_MISSING};
+use actum_predict::protocol::{Metered, Question, Usage};
 use actum_predict::receipt::{Budget, Failure as Reason, Kind, Receipt, Status, Timing};
 use actum_predict::sanitise::sanitise;
 use actum_predict::trace::{self, Storage, Trace};
@@ -34,6 +34,9 @@ const LISTS: [&str; 4] = ["messages", "input", "contents", "tools"];
 pub(crate) fn entry_id(receipt: &str) -> String {
     format!("prediction:{receipt}")
 }
+
+/// Letters of why a trace was not kept.
+const OMITTED_CHARS_MAX: usize = 500;
 
 /// How a call ended.
 #[derive(Debug)]
@@ -69,7 +72,7 @@ impl Ended {
     }
 
     pub(super) fn unknown(message: &str) -> Self {
-        Self::with(Status::Unknown, "reconcile_required", "comms_failed.provider_error", message)
+        Self::with(Status::Unknown, "reconcile_required", policy::PROVIDER_ERROR, message)
     }
 
     /// An answer, and what it cost. What nobody believes, or goes beyond what was set aside, is said.
@@ -82,7 +85,7 @@ impl Ended {
                 reason(USAGE_MISSING, format!("{why}: all that was set aside is taken"))
             }
             (_, Some(over)) => reason(OVERRUN, format!("the provider used {over} more than was set aside")),
-            _ => metered.flaw.clone().and_then(|flaw| reason("comms_failed.provider_error", flaw)),
+            _ => metered.flaw.clone().and_then(|flaw| reason(policy::PROVIDER_ERROR, flaw)),
         };
         Self { spent, overrun, ..Self::new(Status::Succeeded, "committed", reason) }
     }
@@ -98,12 +101,28 @@ impl Ended {
 
 /// The receipt's id, and the entry that holds it.
 pub(super) fn entry(till: &Till, begun: &Begun, ended: &Ended) -> Result<(String, Submission), Failure> {
+    // Money is not left open because a trace cannot be kept: then the receipt says that there is none, and why.
+    let why = match made(till, begun, ended, None) {
+        Ok((id, entry @ Submission::Draft(_))) => return Ok((id, entry)),
+        Ok((_, Submission::Rejected(rejection))) => rejection.refusal.message.clone(),
+        Err(failure) => failure.message,
+    };
+    made(till, begun, ended, Some(&why))
+}
+
+fn made(till: &Till, begun: &Begun, ended: &Ended, omitted: Option<&str>) -> Result<(String, Submission), Failure> {
     let (question, about) = (&begun.question, &begun.about);
-    let payload = json!({
+    let mut payload = json!({
         "strategy_id": about.strategy, "signature_id": about.signature, "protocol": question.protocol.word(),
         "provider": begun.provider, "model": question.model, "ordinal": begun.ordinal,
-        "request": split(&till.counter, &till.redactor, &question.body)?, "response": ended.answer,
     });
+    match omitted {
+        None => {
+            payload["request"] = split(&till.counter, &till.redactor, question)?;
+            payload["response"] = ended.answer.clone();
+        }
+        Some(why) => payload["omitted"] = json!(why.chars().take(OMITTED_CHARS_MAX).collect::<String>()),
+    }
     let trace = keep(&till.counter, trace::capture(&till.who.run, &about.signature, &payload, &till.redactor))?;
     let price = begun.price.as_ref();
     let is_reserved = begun.authorization.is_some() && ended.status != Status::Denied;
@@ -138,7 +157,8 @@ pub(super) fn entry(till: &Till, begun: &Begun, ended: &Ended) -> Result<(String
         model: Some(ended.model.as_deref().unwrap_or(&question.model)),
         protocol: Some(question.protocol.word()),
     };
-    submission(&till.counter, till.who.autopilot.as_deref(), &receipt.to_json(), &trace)
+    let receipt = receipt.to_json();
+    submit(&till.counter, till.who.autopilot.as_deref(), receipt, trace)
 }
 
 /// What is left, as far as this call knows: others may spend at the same time.
@@ -166,13 +186,25 @@ pub(crate) fn submission(
     receipt: &Value,
     trace: &Trace,
 ) -> Result<(String, Submission), Failure> {
-    receipt::check(receipt)
+    submit(counter, robot, receipt.clone(), trace.clone())
+}
+
+/// The same with what is its own now: every call has one, and nothing of it is copied.
+fn submit(
+    counter: &Counter,
+    robot: Option<&str>,
+    receipt: Value,
+    trace: Trace,
+) -> Result<(String, Submission), Failure> {
+    receipt::check(&receipt)
         .map_err(|flaws| Failure::new(error::INTERNAL, format!("a receipt is not whole: {}", flaws.join(", "))))?;
     let id = receipt["receipt_id"].as_str().unwrap_or_default().to_owned();
     let mut document = json!({
         "id": entry_id(&id), "tenantId": counter.tenant.as_str(), "module": "predict", "source": "actum", "type": TYPE,
-        "payload": {"receipt": receipt, "trace": trace.to_json()},
+        "payload": {},
     });
+    document["payload"]["receipt"] = receipt;
+    document["payload"]["trace"] = trace.into_json();
     if let Some(robot) = robot {
         document["robotId"] = json!(robot);
     }
@@ -201,11 +233,11 @@ fn store(counter: &Counter, all: &[Vec<u8>]) -> Result<Vec<String>, Failure> {
 }
 
 /// A long conversation is asked anew with every turn: its parts are kept once, and named.
-fn split(counter: &Counter, redactor: &Redactor, body: &Value) -> Result<Value, Failure> {
-    if body.to_string().len() < SPLIT_BYTES_MIN {
-        return Ok(body.clone());
+fn split(counter: &Counter, redactor: &Redactor, question: &Question) -> Result<Value, Failure> {
+    let mut body = Value::clone(&question.body);
+    if question.len_bytes() < SPLIT_BYTES_MIN {
+        return Ok(body);
     }
-    let mut body = body.clone();
     let mut parts: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for name in LISTS {
         for part in body.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten() {

@@ -10,11 +10,12 @@ use actum_adapters::model::{Failed, Incoming, Upstream};
 use actum_api::error;
 use actum_contract::execution::Redactor;
 use actum_kernel::Denial;
-use actum_ledger::journal::JournalError;
+use actum_ledger::draft::Submission;
+use actum_ledger::journal::{JournalError, Outcome};
 use actum_ledger::spend::{Authorization, CURRENCY, How, Refused, Reserve, RetryClass, Settle};
 use actum_predict::policy::{self, Context, Decision, Inputs, Loops, evaluate};
 use actum_predict::price::{Price, cost, estimate};
-use actum_predict::protocol::{Meter, Metered, Question, Trouble};
+use actum_predict::protocol::{Meter, Metered, Question, Trouble, Usage, is_same_model};
 use actum_predict::provider::{Kind, Provider};
 use actum_predict::signature::{Hashes, Signature};
 use actum_server::{Head, Teller};
@@ -22,9 +23,10 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::Counter;
+use super::clean::{Clean, LEAK, Seam};
 use super::gateway::EVENTS;
 use super::receipt::{self, Ended};
-use super::recorded::Exchange;
+use super::recorded::{Exchange, Recording};
 use crate::approval;
 use crate::failure::Failure;
 use crate::purse::{self, Authorized, Purse, inputs_of, snapshot};
@@ -110,6 +112,8 @@ pub(crate) struct Till {
     pub(super) redactor: Redactor,
     /// Calls that were reserved and are not settled.
     open: Mutex<BTreeMap<u64, Begun>>,
+    /// Where exchanges are kept besides, if anywhere.
+    recording: Option<Arc<Recording>>,
 }
 
 impl std::fmt::Debug for Till {
@@ -141,11 +145,8 @@ fn broken(trouble: Trouble, reason_code: &str, message: impl Into<String>) -> As
 }
 
 fn stopped(e: &JournalError) -> Asked {
-    broken(Trouble::Upstream, PROVIDER_ERROR, format!("the store does not answer, so nothing is spent: {e}"))
+    broken(Trouble::Upstream, policy::PROVIDER_ERROR, format!("the store does not answer, so nothing is spent: {e}"))
 }
-
-const PROVIDER_ERROR: &str = "comms_failed.provider_error";
-const CIRCUIT_OPEN: &str = "comms_failed.provider_circuit_open";
 
 impl Till {
     pub(crate) fn open(counter: &Arc<Counter>, who: Authorized) -> Self {
@@ -158,7 +159,13 @@ impl Till {
             loops: Mutex::default(),
             upstreams: Mutex::default(),
             open: Mutex::default(),
+            recording: None,
         }
+    }
+
+    /// Keeps every whole exchange in a file, too.
+    pub(crate) fn recorded(self, recording: Option<Arc<Recording>>) -> Self {
+        Self { recording, ..self }
     }
 
     pub(crate) fn run(&self) -> &str {
@@ -189,7 +196,7 @@ impl Till {
         let counter = &self.counter;
         let Some(provider) = counter.provider(question.protocol, &question.model, about.provider.as_deref()) else {
             let message = format!("no provider is set up for the model {:?} by this protocol", question.model);
-            return broken(Trouble::NotFound, policy::EXPLICIT_DENY, message);
+            return broken(Trouble::NotFound, policy::PROVIDER_ERROR, message);
         };
         question.limit_output(provider.output_tokens, &provider.limit_field);
         let begun = match self.judge(question, about, provider).await {
@@ -204,9 +211,9 @@ impl Till {
             Ok(upstream) => upstream,
             Err(failure) => {
                 let how = How::Release { reason: failure.message.clone() };
-                let ended = Ended::failed(PROVIDER_ERROR, &failure.message);
+                let ended = Ended::failed(policy::PROVIDER_ERROR, &failure.message);
                 return self
-                    .settle(begun, how, ended, broken(Trouble::Upstream, PROVIDER_ERROR, failure.message))
+                    .settle(begun, how, ended, broken(Trouble::Upstream, policy::PROVIDER_ERROR, failure.message))
                     .await;
             }
         };
@@ -217,7 +224,7 @@ impl Till {
                 let whole = asked.exchange.as_ref().filter(|_| asked.trouble.is_none());
                 // It is paid for, and whoever wanted it kept has to know that it is not.
                 if let Err(failure) = counter.keep(provider, whole) {
-                    let denial = Denial { reason_code: PROVIDER_ERROR.to_owned(), message: failure.message };
+                    let denial = Denial { reason_code: policy::PROVIDER_ERROR.to_owned(), message: failure.message };
                     asked.trouble.get_or_insert((Trouble::Upstream, denial));
                 }
                 asked
@@ -225,17 +232,23 @@ impl Till {
             Err(failed) => {
                 let (how, ended, trouble, code, message) = match failed {
                     Failed::NeverSent(why) => {
-                        let ended = Ended::failed(PROVIDER_ERROR, &why);
-                        (How::Release { reason: why.clone() }, ended, Trouble::Upstream, PROVIDER_ERROR, why)
+                        let ended = Ended::failed(policy::PROVIDER_ERROR, &why);
+                        (How::Release { reason: why.clone() }, ended, Trouble::Upstream, policy::PROVIDER_ERROR, why)
                     }
                     Failed::CircuitOpen { for_ms } => {
                         let why = format!("the provider failed too often; it is asked again in {for_ms} ms");
-                        let ended = Ended::failed(CIRCUIT_OPEN, &why);
-                        (How::Release { reason: why.clone() }, ended, Trouble::CircuitOpen, CIRCUIT_OPEN, why)
+                        let ended = Ended::failed(policy::PROVIDER_CIRCUIT_OPEN, &why);
+                        (
+                            How::Release { reason: why.clone() },
+                            ended,
+                            Trouble::CircuitOpen,
+                            policy::PROVIDER_CIRCUIT_OPEN,
+                            why,
+                        )
                     }
                     Failed::Unknown(why) => {
                         let ended = Ended::unknown(&why);
-                        (How::Unknown { reason: why.clone() }, ended, Trouble::Upstream, PROVIDER_ERROR, why)
+                        (How::Unknown { reason: why.clone() }, ended, Trouble::Upstream, policy::PROVIDER_ERROR, why)
                     }
                 };
                 self.settle(begun, how, ended, broken(trouble, code, message)).await
@@ -261,7 +274,12 @@ impl Till {
             question.output_tokens.unwrap_or(provider.output_tokens).saturating_mul(question.choices.max(1));
         let amount = price.as_ref().map_or(0, |price| estimate(price, question.input_tokens_max(), tokens_out));
         let currency = price.as_ref().map_or(CURRENCY, |price| price.currency.as_str()).to_owned();
-        let authorization = self.purse.authorization(&currency).await?;
+        let known = self.purse.known();
+        let is_known = known.is_some();
+        let mut authorization = match known {
+            Some(known) => Some(known),
+            None => self.purse.authorization(&currency).await?,
+        };
         let loops = lock(&self.loops).note(&question.exact_key());
         let context = Context {
             loop_detected_reason: loops.map(ToOwned::to_owned),
@@ -271,6 +289,11 @@ impl Till {
         };
         let mut inputs = inputs_of(authorization.as_ref(), amount, &currency, context);
         let mut decision = evaluate(&inputs);
+        if is_known && !decision.is_allowed() {
+            authorization = self.purse.authorization(&currency).await?;
+            inputs = inputs_of(authorization.as_ref(), amount, &currency, inputs.context);
+            decision = evaluate(&inputs);
+        }
         if matches!(decision.reason_code.as_str(), policy::APPROVAL_REQUIRED | policy::THRESHOLD_EXCEEDED) {
             match self.agreement(ordinal, amount, authorization.as_ref(), &question).await {
                 Ok(id) => {
@@ -318,15 +341,17 @@ impl Till {
         };
         match counter.spend.reserve(reserve).await? {
             Ok(held) => {
+                self.purse.learn(&held.authorization);
                 begun.authorization = Some(held.authorization);
                 lock(&self.open).insert(ordinal, begun.clone());
                 actum_contract::crash::pass(CRASH_POINTS, "model.reserved");
                 Ok(Ok(begun))
             }
-            Err(Refused { code, message, authorization }) => {
-                // Somebody else was faster, or what was looked at has changed since: judged again as it was found.
-                if let Some(found) = authorization {
-                    begun.inputs.budget = snapshot(&found, begun.amount, &begun.inputs.budget.currency);
+            Err(Refused { code, message, .. }) => {
+                // Somebody else was faster, or what was looked at has changed since: judged again as it is now.
+                let currency = begun.inputs.budget.currency.clone();
+                if let Some(found) = self.purse.authorization(&currency).await? {
+                    begun.inputs.budget = snapshot(&found, begun.amount, &currency);
                     begun.authorization = Some(found);
                 }
                 (begun.inputs.decision, begun.inputs.reason_code) =
@@ -391,9 +416,9 @@ impl Till {
         let ended = Ended::denied(&code, &message);
         let (id, entry) = match receipt::entry(self, &begun, &ended) {
             Ok(made) => made,
-            Err(failure) => return broken(Trouble::Upstream, PROVIDER_ERROR, failure.message),
+            Err(failure) => return broken(Trouble::Upstream, policy::PROVIDER_ERROR, failure.message),
         };
-        if let Err(e) = self.counter.waiter.journal.append(entry).await {
+        if let Err(e) = self.append(entry).await {
             return stopped(&e);
         }
         let judged = Some((begun.inputs, begun.decision));
@@ -410,8 +435,8 @@ impl Till {
                     Err(failure) => failure.message.clone(),
                     _ => format!("the recording of provider {} has no answer to this", provider.id),
                 };
-                let (how, ended) = (How::Release { reason: why.clone() }, Ended::failed(PROVIDER_ERROR, &why));
-                return self.settle(begun, how, ended, broken(Trouble::NotRecorded, PROVIDER_ERROR, why)).await;
+                let (how, ended) = (How::Release { reason: why.clone() }, Ended::failed(policy::PROVIDER_ERROR, &why));
+                return self.settle(begun, how, ended, broken(Trouble::NotRecorded, policy::PROVIDER_ERROR, why)).await;
             }
         };
         let mut meter = Meter::new(&begun.question);
@@ -435,7 +460,7 @@ impl Till {
         let content_type = incoming.content_type.as_deref().unwrap_or("application/json").as_bytes();
         let content_type = String::from_utf8_lossy(&self.redactor.redact_values(content_type).0).into_owned();
         let mut meter = Meter::new(&begun.question);
-        let mut clean = Clean { redactor: &self.redactor, held: Vec::new() };
+        let mut clean = Clean::new(&self.redactor);
         let (mut body, mut last, mut is_whole, mut is_leaking) = (Vec::new(), Vec::new(), true, false);
         let is_stream = is_well && content_type.starts_with(EVENTS);
         if let (true, Some(teller)) = (is_stream, teller.as_deref_mut()) {
@@ -466,12 +491,16 @@ impl Till {
             }
         }
         last.extend_from_slice(&meter.feed(&clean.rest()));
-        is_leaking |= is_stream && clean.seam(&meter) == Seam::Key;
+        is_leaking |=
+            clean.seam(&meter) == Seam::Key || (!is_stream && clean.is_told_otherwise(&[&body[..], &last].concat()));
         let mut metered = meter.end();
         last.append(&mut metered.rest);
         if is_leaking {
             // It is paid for all the same.
             last.clear();
+            if !is_stream {
+                body.clear();
+            }
             metered.flaw = Some(LEAK.to_owned());
         }
         body.extend_from_slice(&last);
@@ -485,8 +514,11 @@ impl Till {
         };
         let mut asked = self.conclude(begun, asked, metered, body, is_whole).await;
         if is_leaking {
-            let denial = Denial { reason_code: PROVIDER_ERROR.into(), message: LEAK.into() };
+            let denial = Denial { reason_code: policy::PROVIDER_ERROR.into(), message: LEAK.into() };
             asked.trouble = Some((Trouble::Upstream, denial));
+        }
+        if let (Some(recording), Some(exchange)) = (&self.recording, asked.exchange.as_ref().filter(|_| is_whole)) {
+            recording.add(exchange);
         }
         if let (true, Some(teller)) = (is_stream, teller) {
             teller.tell(last.into()).await;
@@ -500,7 +532,7 @@ impl Till {
         let (how, ended) = if !is_well {
             // What a provider refuses costs nothing.
             let why = format!("the provider answered with status {}", asked.status);
-            (How::Release { reason: why.clone() }, Ended::failed(PROVIDER_ERROR, &why))
+            (How::Release { reason: why.clone() }, Ended::failed(policy::PROVIDER_ERROR, &why))
         } else if !is_whole || !metered.is_whole {
             let why = metered.flaw.clone().unwrap_or_else(|| "the answer was broken off".to_owned());
             (How::Unknown { reason: why.clone() }, Ended::unknown(&why))
@@ -508,19 +540,29 @@ impl Till {
             let price = begun.price.as_ref();
             // What was not said is taken to be the most it can have been.
             let amount = match (&metered.usage, price) {
-                (Some(usage), Some(price)) => cost(price, usage),
+                (Some(usage), Some(price)) => cost(price, usage).max(self.cost_of_other(&begun, &metered, usage)),
                 _ => begun.amount,
             };
             (How::Commit { amount, correlation: None }, Ended::answered(&metered, amount, begun.amount))
         };
         asked.trouble = match &how {
-            How::Unknown { reason } => {
-                Some((Trouble::Upstream, Denial { reason_code: PROVIDER_ERROR.into(), message: reason.clone() }))
-            }
+            How::Unknown { reason } => Some((
+                Trouble::Upstream,
+                Denial { reason_code: policy::PROVIDER_ERROR.into(), message: reason.clone() },
+            )),
             _ => None,
         };
         asked.metered = Some(metered);
         self.settle(begun, how, ended, asked).await
+    }
+
+    /// What an answer costs at the price of another model, if one has answered: nobody is billed for the one he asked.
+    fn cost_of_other(&self, begun: &Begun, metered: &Metered, usage: &Usage) -> u64 {
+        let other = metered.model.as_deref().filter(|model| !is_same_model(&begun.question.model, model));
+        let Some(other) = other else { return 0 };
+        let currency = begun.price.as_ref().map(|price| &price.currency);
+        let found = self.counter.prices.find(&begun.provider, other).filter(|price| Some(&price.currency) == currency);
+        found.map_or(begun.amount, |price| cost(price, usage))
     }
 
     /// Pays, or gives back, with the receipt in the same transaction.
@@ -533,7 +575,7 @@ impl Till {
         }
         let (id, entry) = match receipt::entry(self, &begun, &ended) {
             Ok(made) => made,
-            Err(failure) => return broken(Trouble::Upstream, PROVIDER_ERROR, failure.message),
+            Err(failure) => return broken(Trouble::Upstream, policy::PROVIDER_ERROR, failure.message),
         };
         asked.receipt = Some(id);
         asked.judged = Some((begun.inputs.clone(), begun.decision.clone()));
@@ -550,24 +592,39 @@ impl Till {
                     entries: vec![entry],
                 };
                 match self.counter.spend.settle(settle).await {
-                    Ok(Ok(_)) => Ok(()),
+                    Ok(Ok(held)) => {
+                        self.purse.learn(&held.authorization);
+                        Ok(())
+                    }
                     // Taken for stuck meanwhile: the money waits for a person, and the receipt says so.
                     Ok(Err(refused)) => {
+                        asked.spent = 0;
                         let late = receipt::entry(self, &begun, &Ended::unknown(&refused.message));
                         match late {
-                            Ok((_, entry)) => self.counter.waiter.journal.append(entry).await.map(drop),
+                            Ok((id, entry)) => {
+                                asked.receipt = Some(id);
+                                self.append(entry).await
+                            }
                             Err(_) => Ok(()),
                         }
                     }
                     Err(e) => Err(e),
                 }
             }
-            _ => self.counter.waiter.journal.append(entry).await.map(drop),
+            _ => self.append(entry).await,
         };
         actum_contract::crash::pass(CRASH_POINTS, "model.settled");
         match done {
             Ok(()) => asked,
             Err(e) => Asked { is_told: asked.is_told, ..stopped(&e) },
+        }
+    }
+
+    /// A receipt that is refused is none.
+    async fn append(&self, entry: Submission) -> Result<(), JournalError> {
+        match self.counter.waiter.journal.append(entry).await? {
+            Outcome::Refused(refusal) => Err(JournalError::Unusable(refusal.message)),
+            Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
         }
     }
 
@@ -614,54 +671,5 @@ impl Begun {
     /// By which a provider recognises a question that is asked again.
     fn call_key(&self, run: &str) -> String {
         format!("{run}-{}", self.call)
-    }
-}
-
-/// Takes keys out of an answer as it passes, also where a piece ends in the middle of one.
-struct Clean<'r> {
-    redactor: &'r Redactor,
-    held: Vec<u8>,
-}
-
-/// What the pieces of an answer come to where they meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seam {
-    None,
-    /// Perhaps the beginning of a key.
-    Begun,
-    Key,
-}
-
-/// The longest key that is looked for across pieces.
-const KEY_BYTES_MAX: usize = 4 << 10;
-/// Fewer letters of a key tell nothing.
-const BEGUN_BYTES_MIN: usize = 4;
-const LEAK: &str = "the answer held a key of the provider, and was broken off";
-
-impl Clean<'_> {
-    /// A key may also be told in several events, a few letters each: its bytes are nowhere, and whoever puts them together
-    /// has it.
-    fn seam(&self, meter: &Meter) -> Seam {
-        let ends = meter.ends(KEY_BYTES_MAX);
-        if ends.iter().any(|end| self.redactor.redact_values(end).1 > 0) {
-            return Seam::Key;
-        }
-        match ends.iter().any(|end| self.redactor.begun(end) >= BEGUN_BYTES_MIN) {
-            true => Seam::Begun,
-            false => Seam::None,
-        }
-    }
-
-    fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
-        self.held.extend_from_slice(piece);
-        let keep = self.redactor.begun(&self.held);
-        let rest = self.held.split_off(self.held.len() - keep);
-        let clean = self.redactor.redact_values(&self.held).0;
-        self.held = rest;
-        clean
-    }
-
-    fn rest(&mut self) -> Vec<u8> {
-        self.redactor.redact_values(&std::mem::take(&mut self.held)).0
     }
 }

@@ -456,3 +456,80 @@ fn model_op(answer: &Value) -> ToolOp {
         output: Some(Digest::blake3(body.as_bytes()).to_hex()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(exact: &str, kind: &str) -> Words {
+        Words { exact: exact.into(), kind: kind.into(), is_aside: kind == "title" }
+    }
+
+    fn asked(key: &str) -> Value {
+        json!({"model": {"protocol": "chat_completions", "model": "m", "key": key}})
+    }
+
+    /// An exchange as it is kept.
+    fn kept(key: &str, exact: &str, kind: &str) -> Value {
+        let answer = json!({"status": 200, "content_type": "application/json", "body": exact});
+        let mut kept = json!({"input": asked(key), "exact": exact, "kind": kind, "answer": answer});
+        if kind == "title" {
+            kept["aside"] = json!(true);
+        }
+        kept
+    }
+
+    fn book(answers: &[Value]) -> Book {
+        let answers = answers.iter().cloned().chain([over()]).enumerate().collect();
+        Book::new(10, Some(Arc::new(Mutex::new(answers))), None, None, 0)
+    }
+
+    fn recall(book: &Book, key: &str, words: &Words) -> Option<String> {
+        let (place, kept) = book.recall_model(&asked(key), words)?;
+        book.note(place, &kept);
+        kept["exact"].as_str().map(ToOwned::to_owned)
+    }
+
+    #[test]
+    fn the_same_words_come_first_then_the_same_but_for_masks_then_the_order() {
+        let book = book(&[kept("k", "one", "work"), kept("k", "two", "work"), kept("l", "three", "work")]);
+        assert_eq!(recall(&book, "k", &words("two", "work")).as_deref(), Some("two"));
+        assert_eq!(recall(&book, "l", &words("other", "work")).as_deref(), Some("three"));
+        assert_eq!(recall(&book, "strange", &words("other", "work")).as_deref(), Some("one"));
+        assert_eq!(recall(&book, "k", &words("one", "work")), None, "each is told once");
+        let heard = book.take();
+        assert_eq!((heard.by_order, heard.asides, heard.ops.len()), (1, 0, 3));
+        let outputs: Vec<_> = heard.ops.into_iter().filter_map(|op| op.output).collect();
+        let expected = ["one", "two", "three"].map(|body| Digest::blake3(body.as_bytes()).to_hex());
+        assert_eq!(outputs, expected, "in the order of the run");
+    }
+
+    #[test]
+    fn a_question_beside_the_work_never_gets_the_answer_of_the_work() {
+        let book = book(&[kept("k", "one", "work")]);
+        assert_eq!(recall(&book, "t", &words("title please", "title")), None);
+        drop(book.wonder_at_model(&asked("t"), &words("title please", "title")));
+        assert_eq!(recall(&book, "k", &words("one", "work")).as_deref(), Some("one"));
+        let heard = book.take();
+        assert_eq!((heard.asides, heard.by_order, heard.strange), (1, 0, None));
+        assert_eq!(heard.ops.len(), 1, "the trace is that of the run");
+    }
+
+    #[test]
+    fn a_question_beside_the_work_that_is_not_asked_again_stays_in_the_trace() {
+        let book = book(&[kept("t", "title please", "title"), kept("k", "one", "work"), kept("k", "two", "work")]);
+        assert_eq!(recall(&book, "k", &words("one", "work")).as_deref(), Some("one"));
+        let heard = book.take();
+        // The second question of the work is missing, and that is a difference.
+        assert_eq!((heard.asides, heard.ops.len()), (1, 2));
+    }
+
+    #[test]
+    fn where_nothing_is_the_work_everything_is() {
+        let book = book(&[kept("t", "one", "title"), kept("t", "two", "title")]);
+        assert_eq!(recall(&book, "t", &words("one", "title")).as_deref(), Some("one"));
+        drop(book.wonder_at_model(&asked("x"), &words("new", "title")));
+        let heard = book.take();
+        assert_eq!((heard.asides, heard.ops.len(), heard.strange.is_some()), (0, 1, true));
+    }
+}

@@ -55,7 +55,13 @@ impl Replayed {
 }
 
 /// Repeats a recording. `input`: a tree to use in the place of the recorded one.
-pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Digest>) -> Result<Replayed, Failure> {
+/// `live`: models are asked anew, and paid for.
+pub(crate) fn replay(
+    shop: &Arc<Shop>,
+    recording: &Recording,
+    input: Option<Digest>,
+    live: bool,
+) -> Result<Replayed, Failure> {
     let bad = |message: String| Failure::new(error::INPUT, message);
     let metadata = recording.metadata.to_string();
     let (contract, agreement, agreed) = read_agreement(&metadata).map_err(|e| {
@@ -103,6 +109,7 @@ pub(crate) fn replay(shop: &Arc<Shop>, recording: &Recording, input: Option<Dige
     let scratch = RunFolder::make(&shop.home, &format!(".replay-{}", new_id()))?;
     let mut hands = RunHands::repeating(Arc::clone(shop), facts, before, scratch.clone())?;
     hands.heard = recording.tools.then(|| recorded(recording.answers.clone()));
+    hands.live = live;
     hands.heard_tools = recording.tools && had_tools(&recording.answers);
     let (state, _) = rehearse(State::new(agreed), &mut hands);
     let replayed = compare(recording, &state, &hands, expected, shop);

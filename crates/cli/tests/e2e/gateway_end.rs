@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::bridge::WIDE;
 use super::gateway::{Books, ENOUGH, cost, paid, program, providers, repeats};
 use super::gateway_protocol::{answered, ask, question, shell};
-use super::run::{id, item, one};
+use super::run::{id, item, one, with};
 use super::runs::all_runs;
 use super::sandbox::{Who, own_all};
 
@@ -109,9 +109,14 @@ fn whoever_goes_before_the_answer_pays_for_it() {
     repeats(&actum, &id(&run));
 }
 
-/// Two runs at once, one purse that has room for one question at a time and for three in all.
+/// Two runs at once, one purse; once more with purses of their own within it.
 #[test]
 fn two_runs_share_a_purse() {
+    share(None);
+    share(Some(120_000));
+}
+
+fn share(own: Option<u64>) {
     let actum = program();
     let answers = Usage::new(100, 900);
     let script = (0..40).fold(Script::default(), |script, _| script.turn(Turn::text("Yes."), answers));
@@ -134,7 +139,10 @@ fn two_runs_share_a_purse() {
     actum.run(&["spend", "authorize", "--max-total", &limit.to_string(), "--reason", "tests"]).ok();
     let runs: Vec<Value> = std::thread::scope(|scope| {
         let actum = &actum;
-        let start = |name: &'static str| scope.spawn(move || one(actum, item(name, name), &WIDE).1);
+        let start = |name: &'static str| {
+            let budget = own.map_or(json!({}), |max_total| json!({"spend": {"max_total": max_total}}));
+            scope.spawn(move || one(actum, with(item(name, name), "budget", budget), &WIDE).1)
+        };
         let started = ["a", "b"].map(start);
         started.into_iter().map(|one| one.join().unwrap()).collect()
     });
@@ -148,9 +156,28 @@ fn two_runs_share_a_purse() {
     assert_eq!(spent, cost(upstream.used()));
     assert!(spent <= limit && spent > limit / 2, "{spent}");
     assert_eq!(books.reservations.len(), upstream.calls().len());
-    assert_eq!(books.authorizations.len(), 1, "{:?}", books.authorizations);
+    assert_eq!(books.authorizations.len(), if own.is_some() { 3 } else { 1 }, "{:?}", books.authorizations);
     drop(upstream.stop());
     for one in &runs {
         repeats(&actum, &id(one));
     }
+}
+
+#[test]
+fn a_repetition_asks_anew_only_if_it_is_told_to() {
+    let actum = program();
+    let script = Script::default()
+        .turn(Turn::text("The first time."), Usage::new(31, 7))
+        .turn(Turn::text("Another time."), Usage::new(31, 7));
+    let upstream = Upstream::start(script);
+    shell(&actum, &ask("said", question("chat", false, "which time?")), &upstream.url(), "");
+    let (code, run) = one(&actum, paid(ENOUGH), &WIDE);
+    assert_eq!(code, 0, "{run}");
+    let (run, live) = (id(&run), ["replay", "--live", "--json"]);
+    assert_eq!((repeats(&actum, &run), upstream.calls().len()), (0, 1), "nobody is asked");
+    // Whoever asks anew pays anew, out of a budget like the run's.
+    let ended = actum.run(&[&live[..], &[&run]].concat());
+    assert_eq!((ended.code, upstream.calls().len()), (1, 2), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(ended.json()["first_difference"]["path"], "out/said");
+    assert_eq!(Books::of(&actum).agree(), 2 * cost(Usage::new(31, 7)));
 }

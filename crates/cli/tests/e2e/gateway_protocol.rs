@@ -251,13 +251,14 @@ fn halves() -> (String, std::thread::JoinHandle<()>) {
         for _ in PROTOCOLS {
             let (go, wait) = mpsc::channel();
             let (mut stream, path) = accept(&listener);
-            let slow = std::thread::spawn(move || {
+            let slow = std::thread::Builder::new().spawn(move || {
                 let (first, rest) = events(&path);
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
                 stream.write_all(format!("{head}{first}").as_bytes()).unwrap();
                 wait.recv().unwrap();
                 stream.write_all(rest.as_bytes()).unwrap();
             });
+            let slow = slow.unwrap();
             let (mut other, _) = accept(&listener);
             go.send(()).unwrap();
             let body = json!({
@@ -271,7 +272,7 @@ fn halves() -> (String, std::thread::JoinHandle<()>) {
             slow.join().unwrap();
         }
     };
-    (url, std::thread::spawn(serve))
+    (url, std::thread::Builder::new().spawn(serve).unwrap())
 }
 
 fn accept(listener: &TcpListener) -> (TcpStream, String) {

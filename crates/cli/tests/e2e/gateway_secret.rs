@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use actum_testkit::program::Program;
-use actum_testkit::upstream::{Turn, Upstream};
+use actum_testkit::upstream::{Script, Turn, Upstream, Usage};
 use serde_json::{Value, json};
 
 use super::bridge::{WIDE, out};
@@ -165,4 +165,31 @@ fn the_key_of_one_run_is_useless_in_another() {
     assert_eq!((answered(&actum, "told").0, answered(&actum, "own").0), (401, 200));
     assert_ne!(out(&actum, "own"), "");
     assert_ne!(fs::read_to_string(actum.path("key")).unwrap(), key);
+}
+
+/// One question, nested as deep as it may be, and deeper, leaves a ledger that can be read.
+#[test]
+fn no_question_makes_the_ledger_unreadable() {
+    let actum = program();
+    let script = Script::default().turn(Turn::text("Deep."), Usage::new(5, 5));
+    let upstream = Upstream::start(script);
+    let deep = |levels: usize| {
+        let nested = (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        let messages = json!([{"role": "user", "content": format!("{levels} levels")}]);
+        let body = json!({"model": "stub-1", "max_tokens": 5, "metadata": nested, "messages": messages});
+        ("/v1/chat/completions".to_owned(), body)
+    };
+    let lines: String = [30, 60, 100, 124, 126].iter().map(|n| ask(&format!("deep-{n}"), deep(*n))).collect();
+    shell(&actum, &lines, &upstream.url(), "");
+    let (code, run) = one(&actum, paid(ENOUGH), &WIDE);
+    assert_eq!(code, 0, "{run}");
+    let books = Books::of(&actum);
+    assert!(books.receipts.len() >= 2, "{:?}", books.receipts);
+    books.agree();
+    for words in [&["ledger", "verify"][..], &["ledger", "list"], &["store", "check"], &["store", "rebuild"]] {
+        actum.run(words).ok();
+    }
+    for receipt in &books.receipts {
+        actum.run(&["trace", "show", receipt["receipt_id"].as_str().unwrap()]).ok();
+    }
 }

@@ -1,6 +1,7 @@
 //! Providers that misbehave: what the agent is told, what becomes of the money that was set aside, and that nothing is paid
 //! twice or by a number nobody believes.
 
+use std::fs;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use actum_testkit::program::Program;
 use actum_testkit::upstream::{Turn, Upstream, Usage};
 use serde_json::Value;
 
+use super::actum;
 use super::bridge::WIDE;
 use super::gateway::{Books, ENOUGH, cost, paid, program, repeats};
 use super::gateway_protocol::{PROTOCOLS, answered, ask, question, shell};
@@ -203,7 +205,7 @@ fn no_numbers_cost_all_that_was_set_aside() {
 fn another_models_answer_is_paid_and_said() {
     let played = play(&Turn::OtherModel, 1, "");
     played.all("committed", "succeeded");
-    assert_eq!(played.spent(), cost(Usage::new(100, 20)) * 8);
+    assert_eq!(played.spent(), played.held(), "what has no price of its own costs all that was set aside");
     for receipt in &played.books.receipts {
         assert_eq!(receipt["model"], Turn::OTHER_MODEL, "{receipt}");
         assert!(receipt["error"]["message"].as_str().unwrap().contains("another model"), "{receipt}");
@@ -294,4 +296,41 @@ fn nobody_is_waited_for_longer_than_agreed() {
     upstream.release();
     drop(upstream.stop());
     assert_eq!(repeats(&actum, &id(&run)), 0);
+}
+
+/// A server on the same machine that wants no key is sent none; a key that is named and not there is said, and nothing is
+/// asked without it.
+#[test]
+fn keys_are_sent_where_they_are_named_and_nowhere_else() {
+    let lines: String = PROTOCOLS.iter().map(|word| ask(word, question(word, false, word))).collect();
+    for named in [false, true] {
+        let actum = actum();
+        let upstream = Upstream::start([Turn::text("a"), Turn::text("b"), Turn::text("c"), Turn::text("d")]);
+        shell(&actum, &lines, &upstream.url(), "attempts = 1");
+        if !named {
+            let settings = fs::read_to_string(actum.path("actum.toml")).unwrap();
+            actum.file("actum.toml", settings.replace("key = \"env:REAL_KEY\"\n", ""));
+        }
+        let (code, run) = one(&actum, paid(ENOUGH), &WIDE);
+        assert_eq!(code, 0, "{run}");
+        let books = Books::of(&actum);
+        assert_eq!(books.agree(), cost(upstream.used()));
+        for receipt in &books.receipts {
+            let explained = actum.run(&["policy", "explain", "--json", receipt["receipt_id"].as_str().unwrap()]);
+            assert_eq!((explained.code, &explained.json()["identical"]), (0, &Value::Bool(true)));
+        }
+        for protocol in PROTOCOLS {
+            let (status, _, body) = answered(&actum, protocol);
+            assert_eq!(status, if named { 502 } else { 200 }, "{protocol}: {body}");
+            assert!(!named || body.contains("env:REAL_KEY"), "{protocol}: {body}");
+        }
+        let (state, calls) = if named { ("released", 0) } else { ("committed", 4) };
+        assert_eq!((books.states(), upstream.calls().len()), (vec![state.to_owned(); 4], calls));
+        for request in upstream.requests() {
+            let names = ["authorization", "x-api-key", "x-goog-api-key"];
+            assert!(names.iter().all(|name| request.header(name).is_none()), "{request:?}");
+        }
+        drop(upstream.stop());
+        assert_eq!(repeats(&actum, &id(&run)), 0);
+    }
 }

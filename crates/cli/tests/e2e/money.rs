@@ -209,3 +209,34 @@ fn a_killed_gateway_leaves_what_is_unknown_held_until_somebody_says() {
     let early = actum.run(&["spend", "reconcile", "e0-1", "--run", &run, "--release"]);
     assert_eq!(early.code, 6, "{}", early.stderr);
 }
+
+#[test]
+fn what_a_project_wants_to_agree_to_is_asked_also_within_a_budget() {
+    let upstream = Upstream::start(Script::default().turn(Turn::text("one"), Usage::new(5, 5)));
+    let actum = actum().with_env("STUB_KEY", KEY);
+    actum.file("actum.toml", settings(&upstream));
+    let authorize = ["spend", "authorize", "--max-total", "10usd", "--threshold", "1", "--id", "auth_project"];
+    actum.run(&authorize).ok();
+    let gateway = Gateway::start(&actum, &["--budget", "1usd"], &[]);
+    let told = scope(|scope| {
+        let asking = scope.spawn(|| gateway.chat(&question("first", 10)));
+        let waiting = loop {
+            let waiting = asked(&actum, &["approvals", "list", "--json"])["approvals"][0]["id"].clone();
+            if let Some(id) = waiting.as_str() {
+                break id.to_owned();
+            }
+        };
+        assert_eq!(upstream.calls().len(), 0, "nobody is asked before somebody has agreed");
+        actum.run(&["approve", &waiting]).ok();
+        asking.join().unwrap().unwrap()
+    });
+    assert_eq!(told.0, 200, "{}", told.1);
+    gateway.end();
+    let receipts = asked(&actum, &["trace", "list", "--json"])["receipts"].clone();
+    let policy = &receipts[0]["policy"];
+    assert_eq!(policy["authorization_mode"], "delegated_budget_with_threshold", "the strictest of the chain: {policy}");
+    let id = receipts[0]["receipt_id"].as_str().unwrap();
+    assert_eq!(asked(&actum, &["policy", "explain", id, "--json"])["identical"], true);
+    let own = receipts[0]["policy"]["authorization_id"].as_str().unwrap();
+    assert_eq!(assert_money_agrees(&actum, own), (15, 0));
+}

@@ -94,7 +94,9 @@ fn limits_hold(actum: Program) {
     assert_eq!(buy(&actum, 400), None);
     assert_eq!(buy(&actum, 1).as_deref(), Some("per_day_exceeded"));
     // The newest wins; within another one it counts against both.
-    authorize(&actum, &["--id", "outer", "--max-total", "300", "--agent", "nobody"]);
+    let narrower = authorize(&actum, &["--id", "narrower", "--max-total", "300", "--agent", "nobody"]);
+    assert_eq!(narrower["within"], "day", "so that the limits of both hold");
+    authorize(&actum, &["--id", "outer", "--max-total", "300", "--agent", "nobody", "--alone"]);
     authorize(&actum, &["--id", "inner", "--max-total", "1000", "--within", "outer"]);
     assert_eq!(buy(&actum, 200), None);
     assert_eq!(buy(&actum, 101).as_deref(), Some("budget_exhausted"));
@@ -108,7 +110,7 @@ fn limits_hold(actum: Program) {
     assert_eq!(buy(&actum, 1).as_deref(), Some("authorization_revoked"));
     authorize(&actum, &["--id", "no", "--mode", "deny"]);
     assert_eq!(buy(&actum, 1).as_deref(), Some("explicit_deny"));
-    authorize(&actum, &["--id", "short", "--expires", "1s"]);
+    authorize(&actum, &["--id", "short", "--unlimited", "--expires", "1s"]);
     until("it has expired", || buy(&actum, 1).as_deref() == Some("authorization_expired"));
     let told = entries(&actum, "spend_change");
     let revoked = told.iter().find(|entry| entry["payload"]["action"] == "revoke").unwrap();
@@ -200,16 +202,17 @@ fn bad_input_of_every_kind() {
         (&["authorize", "--mode", "deny", "--threshold", "5"], 2),
         (&["authorize", "--expires", "soon"], 2),
         (&["authorize", "--expires", "0h"], 2),
-        (&["authorize", "--within", "nobody"], 7),
-        (&["authorize", "--within", "sats"], 2),
+        (&["authorize", "--max-total", "5", "--within", "nobody"], 7),
+        (&["authorize", "--max-total", "5", "--within", "sats"], 2),
+        (&["authorize"], 2),
         (&["revoke", "nobody"], 7),
         (&["reservations", "--state", "open"], 2),
         (&["reservations", "--limit", "0"], 2),
         (&["reconcile", "nobody", "--release"], 7),
         (&["reconcile", "--commit", "5"], 2),
         (&["reconcile", "x", "--commit", "5", "--release"], 2),
-        (&["authorize", "--currency", "US$"], 2),
-        (&["authorize", "--id", "../x"], 2),
+        (&["authorize", "--max-total", "5", "--currency", "US$"], 2),
+        (&["authorize", "--max-total", "5", "--id", "../x"], 2),
     ] {
         let ended = actum.run(&[&["spend"], words].concat());
         assert_eq!(ended.code, code, "{words:?}: {ended:?}");

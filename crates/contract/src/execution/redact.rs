@@ -20,7 +20,7 @@ const SECRET_BYTES_MAX: usize = 4 << 10;
 static LOOKS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let patterns = [
         r"(?s-u)()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
-        r"(?i-u)([a-z0-9_.-]*(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|credentials?)[a-z0-9_-]*[\x22']?\s*[:=]\s*[\x22']?)[^\s\x22',;&]{6,}",
+        r"(?i-u)([a-z0-9_.-]*(?:api[_-]?key|secret|token|passwd|password|access[_-]?key|private[_-]?key|credentials?)[a-z0-9_-]*[\x22']?\s*[:=]\s*[\x22']?)(?:[0-9.]*[^\s\x22',;&0-9.][^\s\x22',;&]{5,}|[0-9.]{2,}[^\s\x22',;&0-9.][^\s\x22',;&]{3,}|[0-9.]{4,}[^\s\x22',;&0-9.][^\s\x22',;&]+)",
         r"(?i-u)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}",
         r"(?i-u)(\bauthorization[\x22']?\s*[:=]\s*[\x22']?(?:basic|bearer)\s+)[A-Za-z0-9._~+/=-]{8,}",
         r"(?-u)()\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}",

@@ -249,7 +249,7 @@ impl Meter {
 }
 
 /// Whether an answer's model is the one that was asked: providers answer with the dated name, and without a vendor.
-fn is_same_model(asked: &str, answered: &str) -> bool {
+pub fn is_same_model(asked: &str, answered: &str) -> bool {
     let plain = |name: &str| {
         let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
         let (name, tag) = name.split_once([':', '@']).unwrap_or((&name, ""));

@@ -14,7 +14,7 @@ mod usage;
 
 pub use compose::{Message, Prompt, Role, Said, Structured, compose, extract};
 pub use error::{NO_RETRY, Trouble, error, error_event, models};
-pub use meter::{Meter, Metered};
+pub use meter::{Meter, Metered, is_same_model};
 pub use question::Question;
 pub use route::{Route, route};
 pub use usage::Usage;

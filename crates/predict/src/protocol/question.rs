@@ -1,6 +1,8 @@
 //! A question to a model as it was asked, in any of the four protocols; how large it can become, and what is sent of it.
 //! Made by the gateway from a body, or by `compose`. Never says whether it may be asked.
 
+use std::sync::{Arc, OnceLock};
+
 use actum_contract::canon;
 use actum_contract::digest::Digest;
 use serde_json::{Map, Value, json};
@@ -34,9 +36,12 @@ pub struct Question {
     pub output_tokens: Option<u64>,
     pub choices: u64,
     /// As it was read. A change here is not sent.
-    pub body: Value,
+    pub body: Arc<Value>,
     /// The text it was read from.
-    text: Vec<u8>,
+    text: Arc<[u8]>,
+    /// Its keys, once somebody has asked for them: a long conversation is not hashed for every look.
+    exact: OnceLock<String>,
+    masked: OnceLock<String>,
     limit: Option<(u64, String)>,
     /// The model's name at the provider, if it is another one there.
     sent_model: Option<String>,
@@ -51,7 +56,7 @@ impl Question {
     /// Reads a body. `path_model`, `path_stream`: what the path has said already, in Google's protocol.
     pub fn read(protocol: Protocol, path_model: Option<&str>, path_stream: bool, body: &[u8]) -> Result<Self, String> {
         let value = canon::parse(body).map_err(|e| format!("the body cannot be read: {e}"))?;
-        Self::of(protocol, path_model, path_stream, value, body.to_vec())
+        Self::of(protocol, path_model, path_stream, value, body)
     }
 
     /// One of our own making.
@@ -68,8 +73,10 @@ impl Question {
             stream: false,
             output_tokens: Some(output_tokens),
             choices: 1,
-            body,
-            text,
+            body: Arc::new(body),
+            text: text.into(),
+            exact: OnceLock::new(),
+            masked: OnceLock::new(),
             limit: Some((output_tokens, CHAT_LIMIT.to_owned())),
             sent_model: None,
             is_usage_asked: false,
@@ -83,7 +90,7 @@ impl Question {
         path_model: Option<&str>,
         path_stream: bool,
         body: Value,
-        text: Vec<u8>,
+        text: &[u8],
     ) -> Result<Self, String> {
         let Value::Object(fields) = &body else { return Err("the body is no object".into()) };
         let content = match protocol {
@@ -135,13 +142,15 @@ impl Question {
             stream,
             output_tokens,
             choices,
-            text,
+            text: text.into(),
+            exact: OnceLock::new(),
+            masked: OnceLock::new(),
             limit: None,
             sent_model: None,
             is_usage_asked,
             is_array: false,
             is_composed: false,
-            body,
+            body: Arc::new(body),
         })
     }
 
@@ -198,7 +207,7 @@ impl Question {
 
     /// What is sent. All that was not changed is as the caller has written it.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut text = self.text.clone();
+        let mut text = self.text.to_vec();
         for (field, value) in self.changes() {
             splice::put(&mut text, field, value.to_string().as_bytes());
         }
@@ -249,12 +258,17 @@ impl Question {
 
     /// The same for the same question only.
     pub fn exact_key(&self) -> String {
-        self.key(&self.body)
+        self.exact.get_or_init(|| self.key(&self.body)).clone()
     }
 
     /// The same for two questions that differ in nothing but ids, dates and what else differs between two runs of a client.
     pub fn masked_key(&self) -> String {
-        self.key(&mask::mask(&self.body))
+        self.masked.get_or_init(|| self.key(&mask::mask(&self.body))).clone()
+    }
+
+    /// How long it is, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.text.len()
     }
 
     /// The same for all questions of one kind: of the same model by the same protocol, with the same tools.
