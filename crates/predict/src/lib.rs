@@ -2,6 +2,7 @@
 //!
 //! Called by `adapters`, `server` and `cli`. Never calls anybody: the world comes through ports, and times and ids arrive.
 
+mod depth;
 pub mod hash;
 pub mod parse;
 pub mod policy;

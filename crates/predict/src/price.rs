@@ -8,7 +8,7 @@ use actum_contract::part::{Flaw, Part};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::protocol::Usage;
+use crate::protocol::{IMAGE_TOKENS_MAX, Usage};
 
 /// Tokens that a price is for.
 const PER_TOKENS: u128 = 1_000_000;
@@ -34,7 +34,17 @@ pub struct Price {
     /// Of input that is written to a cache; as input otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
+    /// Tokens that one picture can be at most, for this model; `IMAGE_TOKENS_MAX` otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_tokens: Option<u64>,
     pub currency: String,
+}
+
+impl Price {
+    /// Tokens that one picture can be at most.
+    pub fn image_tokens_max(&self) -> u64 {
+        self.image_tokens.unwrap_or(IMAGE_TOKENS_MAX)
+    }
 }
 
 /// The table: by model, `provider/model`, or a pattern of either with `*`.
@@ -89,12 +99,16 @@ impl Prices {
 }
 
 fn read(part: &mut Part<'_>) -> Price {
-    let [input, output, cached, cache_write] = ["input", "output", "cached", "cache_write"].map(|field| {
+    let fields = ["input", "output", "cached", "cache_write", "image_tokens"];
+    let [input, output, cached, cache_write, image_tokens] = fields.map(|field| {
         let is_needed = ["input", "output"].contains(&field);
         let value = part.take(field);
         let number = value.as_ref().and_then(Value::as_u64).filter(|number| *number <= INTEGER_SAFE_MAX);
         if number.is_none() && (is_needed || value.is_some()) {
-            let expected = "a whole number, the price of a million tokens in the smallest unit of the currency";
+            let expected = match field {
+                "image_tokens" => "a whole number, the most tokens that one picture can be",
+                _ => "a whole number, the price of a million tokens in the smallest unit of the currency",
+            };
             part.bad(field, value.as_ref().unwrap_or(&Value::Null), expected);
         }
         number
@@ -105,7 +119,8 @@ fn read(part: &mut Part<'_>) -> Price {
         part.bad("currency", &json!(currency), &expected);
     }
     part.finish();
-    Price { input: input.unwrap_or_default(), output: output.unwrap_or_default(), cached, cache_write, currency }
+    let [input, output] = [input, output].map(Option::unwrap_or_default);
+    Price { input, output, cached, cache_write, image_tokens, currency }
 }
 
 fn is_currency(name: &str) -> bool {
@@ -171,6 +186,10 @@ pub fn schema() -> Value {
         "properties": {
             "input": amount, "output": amount,
             "cached": amount, "cache_write": amount,
+            "image_tokens": {
+                "type": "integer", "minimum": 0, "maximum": INTEGER_SAFE_MAX, "default": IMAGE_TOKENS_MAX,
+                "description": "tokens that one picture can be at most",
+            },
             "currency": {"type": "string", "pattern": format!("^[a-z0-9_]{{1,{CURRENCY_CHARS_MAX}}}$"), "default": CURRENCY},
         },
         "required": ["input", "output"],

@@ -6,10 +6,13 @@ use actum_contract::digest::Digest;
 use actum_contract::execution::Redactor;
 use serde_json::{Value, json};
 
-use crate::{hash, sanitise};
+use crate::{depth, hash, sanitise};
 
 /// Largest trace that is kept in place.
 pub const INLINE_BYTES_MAX: usize = 3_500;
+
+/// Levels of a trace that is kept in place: what stands around it has some too, and every reader has its own bound.
+const INLINE_DEPTH_MAX: usize = 32;
 
 /// Hex digits of the hash that name a trace within its run.
 const ID_DIGITS: usize = 20;
@@ -55,7 +58,8 @@ pub fn capture(run_id: &str, signature_id: &str, payload: &Value, redactor: &Red
     let bytes = hash::canonical(&clean);
     let trace_hash = Digest::sha256(&bytes).to_hex();
     let trace_id = trace_hash[..ID_DIGITS].to_owned();
-    let (storage, inline) = match bytes.len() <= INLINE_BYTES_MAX {
+    let is_inline = bytes.len() <= INLINE_BYTES_MAX && !depth::is_deeper(&clean, INLINE_DEPTH_MAX);
+    let (storage, inline) = match is_inline {
         true => (Storage::Inline, clean),
         false => (Storage::External, summary(signature_id, &clean, &trace_hash, bytes.len())),
     };
@@ -134,5 +138,15 @@ mod tests {
         assert_eq!(large.inline["summary"]["keys"], json!(["x"]));
         assert_eq!((&large.inline["hash"], &large.inline["offloaded_bytes"]), (&json!(large.trace_hash), &json!(3501)));
         assert!(large.to_json().to_string().len() < INLINE_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_deep_trace_leaves_a_summary_however_small_it_is() {
+        let nested = |levels: usize| (1..levels).fold(json!({"x": 1}), |inner, _| json!({ "x": inner }));
+        let at = |levels: usize| capture("r", "s", &nested(levels), &Redactor::new(["topsecret"]));
+        assert_eq!(at(INLINE_DEPTH_MAX).storage, Storage::Inline);
+        let deep = at(INLINE_DEPTH_MAX + 1);
+        assert_eq!((deep.storage, &deep.inline["summary"]["keys"]), (Storage::External, &json!(["x"])));
+        assert_eq!(deep.inline["hash"], json!(deep.trace_hash));
     }
 }

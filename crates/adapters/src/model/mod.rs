@@ -25,11 +25,20 @@ use breaker::{Breaker, Ticket};
 pub use incoming::{Broken, Incoming};
 pub use target::{Auth, BadTarget, Target};
 
-/// Answers that are worth asking again.
-const PASSING: [u16; 7] = [408, 429, 500, 502, 503, 504, 529];
+/// Answers that are worth asking again: the provider says itself that it has not done it.
+const PASSING: [u16; 4] = [429, 500, 503, 529];
+
+/// Answers by which somebody on the way has given up waiting. The provider may have done it, and may still be at it.
+const DOUBTFUL: [u16; 3] = [408, 502, 504];
 
 /// Headers of a caller that are passed on; all others are between him and us.
 pub const HEADERS_PASSED: [&str; 3] = ["anthropic-version", "anthropic-beta", "openai-beta"];
+
+/// Where a caller asks Anthropic for what is not in general use.
+const ANTHROPIC_BETA: &str = "anthropic-beta";
+
+/// How entries of it begin that change the price. The table of prices knows nothing of them.
+const DEARER_BETAS: [&str; 2] = ["context-1m", "fast-mode"];
 
 /// The version that Anthropic is asked for if the caller names none.
 const ANTHROPIC_VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
@@ -109,8 +118,8 @@ impl Upstream {
     }
 
     /// Asks, and asks again where that cannot spend twice by our doing: when nobody was reached, and when the provider
-    /// says itself that it could not. Never when a question was sent and nothing came back. The last answer is handed on
-    /// as it is. `headers`: of the caller; only those of `HEADERS_PASSED` are sent.
+    /// says itself that it could not. Never when a question was sent and nothing came back, or nothing but the word of
+    /// somebody who gave up waiting. The last answer is handed on as it is. `headers`: of the caller; only those of `HEADERS_PASSED` are sent.
     pub async fn send(
         &self,
         path: &str,
@@ -177,6 +186,11 @@ impl Upstream {
             String::from_utf8_lossy(&self.redactor.redact_values(text.as_bytes()).0).into_owned()
         };
         match went {
+            Went::Answered(response) if DOUBTFUL.contains(&response.status().as_u16()) => {
+                ticket.failed();
+                let status = response.status().as_u16();
+                Err(Failed::Unknown(format!("the provider answered {status}: whether it was done is not known")))
+            }
             Went::Answered(response) => {
                 if response.status().is_server_error() {
                     ticket.failed();
@@ -222,11 +236,24 @@ impl Upstream {
     fn headers(&self, idempotency_key: &str, of_caller: &[(String, String)]) -> Result<HeaderMap, Failed> {
         let bad = |name: &str| Failed::NeverSent(format!("the header {name} cannot be sent as it is"));
         let mut headers = self.headers.clone();
-        for (name, value) in of_caller {
-            let Some(name) = HEADERS_PASSED.into_iter().find(|known| name.eq_ignore_ascii_case(known)) else {
-                continue;
+        for known in HEADERS_PASSED {
+            let mut values =
+                of_caller.iter().filter(|(name, _)| name.eq_ignore_ascii_case(known)).map(|(_, value)| value);
+            let text = match known {
+                name if name == ANTHROPIC_VERSION.0 => values.next_back().cloned(),
+                // Lists, which may come in several lines.
+                name => {
+                    let entries =
+                        values.flat_map(|value| value.split(',')).map(|entry| entry.trim_matches([' ', '\t']));
+                    let kept: Vec<&str> =
+                        entries.filter(|entry| !entry.is_empty() && !is_dearer(name, entry)).collect();
+                    Some(kept.join(",")).filter(|text| !text.is_empty())
+                }
             };
-            headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).map_err(|_| bad(name))?);
+            if let Some(text) = text {
+                let value = HeaderValue::from_str(&text).map_err(|_| bad(known))?;
+                headers.insert(HeaderName::from_static(known), value);
+            }
         }
         let (name, version) = ANTHROPIC_VERSION;
         if self.target.auth == Auth::XApiKey && !headers.contains_key(name) {
@@ -248,6 +275,12 @@ enum Went {
         is_hopeless: bool,
     },
     Lost(String),
+}
+
+/// Whether an entry of a header asks for what has another price.
+fn is_dearer(header: &str, entry: &str) -> bool {
+    let entry = entry.to_ascii_lowercase();
+    header == ANTHROPIC_BETA && DEARER_BETAS.iter().any(|begin| entry.starts_with(begin))
 }
 
 /// How long the provider asks us to wait.

@@ -151,6 +151,48 @@ fn every_passing_error_is_tried_again_and_no_other() {
 }
 
 #[test]
+fn who_gave_up_waiting_says_nothing_about_the_outcome() {
+    for status in DOUBTFUL {
+        let server = Server::answers(&[&answer(status, &[("Retry-After", "0")], "no"), &answer(200, &[], "yes")]);
+        run(async {
+            let Err(Failed::Unknown(why)) = ask(&upstream(target(server.port()))).await else { panic!("{status}") };
+            assert_eq!(why, format!("the provider answered {status}: whether it was done is not known"));
+        });
+        assert_eq!(server.seen().len(), 1, "it may be done already");
+    }
+    let server = Server::answers(&[&answer(504, &[], "no")]);
+    run(async {
+        let upstream = upstream(target(server.port()));
+        for _ in 0..3 {
+            assert!(matches!(ask(&upstream).await, Err(Failed::Unknown(_))));
+        }
+        assert!(matches!(ask(&upstream).await, Err(Failed::CircuitOpen { .. })), "it is a failure like others");
+    });
+}
+
+#[test]
+fn a_header_goes_out_once_and_asks_for_nothing_dearer() {
+    let own = [("anthropic-version", "2020-01-01"), ("anthropic-beta", "ours")];
+    let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let upstream = upstream(Target { auth: Auth::XApiKey, headers: own, ..target(1) });
+    let sent = |of_caller: &[(&str, &str)]| {
+        let of_caller: Vec<_> = of_caller.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let headers = upstream.headers("k", &of_caller).unwrap();
+        let all = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap().to_owned()).collect();
+        [all("anthropic-version"), all("anthropic-beta"), all("openai-beta")] as [Vec<String>; 3]
+    };
+    assert_eq!(sent(&[]), [vec!["2020-01-01".to_owned()], vec!["ours".to_owned()], vec![]]);
+    let both = [("Anthropic-Version", "2023-06-01"), ("anthropic-version", "2024-01-01"), ("OpenAI-Beta", "x=1")];
+    assert_eq!(sent(&both), [vec!["2024-01-01".to_owned()], vec!["ours".to_owned()], vec!["x=1".to_owned()]]);
+    let betas = [
+        ("anthropic-beta", "effort-2025-11-24, context-1m-2025-08-07"),
+        ("Anthropic-Beta", "Fast-Mode-2026-02-01 ,context-management-2025-06-27"),
+    ];
+    assert_eq!(sent(&betas)[1], ["effort-2025-11-24,context-management-2025-06-27"]);
+    assert_eq!(sent(&[("anthropic-beta", "context-1m-2025-08-07")])[1], ["ours"], "nothing is left of his");
+}
+
+#[test]
 fn a_redirect_is_an_answer_like_any_other() {
     let server = Server::answers(&[&answer(307, &[("Location", "http://127.0.0.1:1/x")], "")]);
     run(async { assert_eq!(ask(&upstream(target(server.port()))).await.unwrap().status, 307) });

@@ -83,11 +83,14 @@ fn list(open: &Open, run: Option<&str>, limit: u64, out: &mut Out) -> Ended {
                 &one["model"],
                 &one["budget"]["total_tokens"],
                 &one["budget"]["spent"],
-                &one["policy"]["reason_code"],
+                // Why it went wrong says more than why it was allowed.
+                if one["error"].is_null() { &one["policy"]["reason_code"] } else { &one["error"]["reason_code"] },
+                &one["timing"]["started_at"],
+                &one["run_id"],
             ];
             cells.map(text).to_vec()
         };
-        let headings = ["RECEIPT", "KIND", "STATUS", "SIGNATURE", "MODEL", "TOKENS", "SPENT", "REASON"];
+        let headings = ["RECEIPT", "KIND", "STATUS", "SIGNATURE", "MODEL", "TOKENS", "SPENT", "REASON", "AT", "RUN"];
         table(&headings, &found.iter().map(row).collect::<Vec<_>>())
     });
     Ok(0)

@@ -265,14 +265,23 @@ impl Till {
     ) -> Result<Result<Begun, Asked>, JournalError> {
         let counter = &self.counter;
         let ordinal = self.next_ordinal();
-        let free = || Price { input: 0, output: 0, cached: None, cache_write: None, currency: CURRENCY.to_owned() };
+        let free = || Price {
+            input: 0,
+            output: 0,
+            cached: None,
+            cache_write: None,
+            image_tokens: None,
+            currency: CURRENCY.to_owned(),
+        };
         let price = match provider.kind {
             Kind::Recorded => Some(free()),
             _ => counter.prices.find(&provider.id, &question.model).cloned(),
         };
         let tokens_out =
             question.output_tokens.unwrap_or(provider.output_tokens).saturating_mul(question.choices.max(1));
-        let amount = price.as_ref().map_or(0, |price| estimate(price, question.input_tokens_max(), tokens_out));
+        let most =
+            |price: &Price| estimate(price, question.input_tokens_max_with(price.image_tokens_max()), tokens_out);
+        let amount = price.as_ref().map_or(0, most);
         let currency = price.as_ref().map_or(CURRENCY, |price| price.currency.as_str()).to_owned();
         let known = self.purse.known();
         let is_known = known.is_some();

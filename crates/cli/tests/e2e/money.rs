@@ -240,3 +240,19 @@ fn what_a_project_wants_to_agree_to_is_asked_also_within_a_budget() {
     let own = receipts[0]["policy"]["authorization_id"].as_str().unwrap();
     assert_eq!(assert_money_agrees(&actum, own), (15, 0));
 }
+
+#[test]
+fn the_same_question_again_and_again_is_not_paid_for_for_ever() {
+    let upstream = Upstream::start(Script::default());
+    let actum = actum().with_env("STUB_KEY", KEY);
+    actum.file("actum.toml", settings(&upstream));
+    let gateway = Gateway::start(&actum, &["--budget", "1usd"], &[]);
+    let told: Vec<(u16, String)> = (0..25).map(|_| gateway.chat(&question("again", 10)).unwrap()).collect();
+    let answered = told.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!((answered, upstream.calls().len()), (19, 19), "{told:?}");
+    let (status, body) = told.last().unwrap();
+    assert!(*status == 403 && body.contains("loop_detected.no_progress"), "{body}");
+    // Another question is another matter.
+    assert_eq!(gateway.chat(&question("something else", 10)).unwrap().0, 200);
+    gateway.end();
+}

@@ -10,7 +10,7 @@ fn flaws(value: Value) -> String {
 }
 
 fn price(input: u64, output: u64) -> Price {
-    Price { input, output, cached: None, cache_write: None, currency: CURRENCY.into() }
+    Price { input, output, cached: None, cache_write: None, image_tokens: None, currency: CURRENCY.into() }
 }
 
 #[test]
@@ -55,13 +55,15 @@ fn stars_stand_for_anything() {
 #[test]
 fn every_flaw_is_told() {
     let bad = flaws(json!({
-        "a": {"input": -1, "output": 1.5, "cached": "x", "currency": "US$"}, "b": {"input": 1}, "c": 3, "d e": {"input": 1, "output": 1},
+        "a": {"input": -1, "output": 1.5, "cached": "x", "image_tokens": -1, "currency": "US$"}, "b": {"input": 1}, "c": 3, "d e": {"input": 1, "output": 1},
         "e": {"input": 9_007_199_254_740_992_u64, "output": 1, "inputt": 2},
     }));
     for part in [
         "prices.a.input",
         "prices.a.output",
         "prices.a.cached",
+        "prices.a.image_tokens",
+        "the most tokens that one picture can be",
         "prices.a.currency",
         "prices.b.output",
         "prices.c",
@@ -90,12 +92,16 @@ fn it_is_rounded_up_once() {
 #[test]
 fn the_schema_takes_what_the_reader_takes() {
     let check = jsonschema::validator_for(&schema()).unwrap();
-    let good = json!({"gpt-*": {"input": 1, "output": 2, "cached": 0, "currency": "sats"}});
-    assert!(check.is_valid(&good) && Prices::read(&good).is_ok());
+    let good = json!({"gpt-*": {"input": 1, "output": 2, "cached": 0, "image_tokens": 1_600, "currency": "sats"}});
+    assert!(check.is_valid(&good));
+    let prices = Prices::read(&good).unwrap();
+    assert_eq!(prices.find("openai", "gpt-5").unwrap().image_tokens_max(), 1_600);
+    assert_eq!(price(1, 1).image_tokens_max(), IMAGE_TOKENS_MAX);
     for bad in [
         json!({"a": {"input": 1}}),
         json!({"a": {"input": 1, "output": -2}}),
         json!({"a": {"input": 1, "output": 2, "x": 1}}),
+        json!({"a": {"input": 1, "output": 2, "image_tokens": 1.5}}),
     ] {
         assert!(!check.is_valid(&bad) && Prices::read(&bad).is_err(), "{bad}");
     }
@@ -116,7 +122,7 @@ proptest! {
         parts in (0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64),
     ) {
         let (input, output, cached, cache_write) = prices;
-        let price = Price { input, output, cached, cache_write, currency: CURRENCY.into() };
+        let price = Price { input, output, cached, cache_write, image_tokens: None, currency: CURRENCY.into() };
         let share = |of: u64, permille: u64| u64::try_from(u128::from(of) * u128::from(permille) / 1_000).unwrap();
         let (input_max, output_max) = bounds;
         let input = share(input_max, parts.0);

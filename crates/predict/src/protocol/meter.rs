@@ -11,6 +11,9 @@ use super::{Protocol, Question};
 /// A whole answer that is read; a longer one is passed on, and not believed.
 const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 
+/// Letters of the model that has answered; it is the provider's word, and goes into receipts.
+const ANSWERED_CHARS_MAX: usize = 200;
+
 /// Reads one answer.
 #[derive(Debug)]
 pub struct Meter {
@@ -44,6 +47,7 @@ pub struct Metered {
     /// What is wrong with the answer, first things first. There may be a usage all the same: that of another model, or of
     /// a stream that broke off after it.
     pub flaw: Option<String>,
+    /// Who has answered, up to 200 letters.
     pub model: Option<String>,
     /// What the model said, up to 1 MiB.
     pub text: String,
@@ -230,8 +234,10 @@ impl Meter {
                 None
             }
         };
-        let model = self.gather.model.take();
-        if let Some(other) = model.as_deref().filter(|model| !is_same_model(&self.model, model)) {
+        let whole = self.gather.model.take();
+        let is_other = whole.as_deref().is_some_and(|model| !is_same_model(&self.model, model));
+        let model = whole.map(|model| model.chars().take(ANSWERED_CHARS_MAX).collect::<String>());
+        if let Some(other) = model.as_deref().filter(|_| is_other) {
             let flaw = format!("another model has answered: {other} instead of {}", self.model);
             self.note(&flaw);
         }

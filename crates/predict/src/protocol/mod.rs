@@ -1,7 +1,9 @@
 //! The four languages in which models are asked: what a path and a body ask for, what an answer says and has used, and
 //! errors as the provider itself would write them. Called by the gateway and by strategies; sends nothing.
 
+mod bound;
 mod compose;
+mod content;
 mod error;
 mod frame;
 mod gather;
@@ -10,8 +12,10 @@ mod meter;
 mod question;
 mod route;
 mod splice;
+mod tool;
 mod usage;
 
+pub use bound::IMAGE_TOKENS_MAX;
 pub use compose::{Message, Prompt, Role, Said, Structured, compose, extract};
 pub use error::{NO_RETRY, Trouble, error, error_event, models};
 pub use meter::{Meter, Metered, is_same_model};

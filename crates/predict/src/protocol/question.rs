@@ -7,14 +7,14 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use serde_json::{Map, Value, json};
 
+use super::bound::{self, IMAGE_TOKENS_MAX};
+use super::content::Content;
 use super::route::is_model;
-use super::{Protocol, mask, splice};
+use super::{Protocol, mask, splice, tool};
+use crate::depth;
 
-/// What a picture can come to, in tokens.
-const IMAGE_TOKENS_MAX: u64 = 4_096;
-
-/// What providers add to a prompt that has tools, in tokens.
-const TOOLS_TOKENS_MAX: u64 = 1_024;
+/// Levels that a body may be nested: what is kept of it stands within other documents.
+const DEPTH_MAX: usize = 64;
 
 /// Answers that may be asked for at once.
 const CHOICES_MAX: u64 = 128;
@@ -42,6 +42,8 @@ pub struct Question {
     /// Its keys, once somebody has asked for them: a long conversation is not hashed for every look.
     exact: OnceLock<String>,
     masked: OnceLock<String>,
+    /// What it is made of, likewise.
+    content: OnceLock<Content>,
     limit: Option<(u64, String)>,
     /// The model's name at the provider, if it is another one there.
     sent_model: Option<String>,
@@ -56,6 +58,9 @@ impl Question {
     /// Reads a body. `path_model`, `path_stream`: what the path has said already, in Google's protocol.
     pub fn read(protocol: Protocol, path_model: Option<&str>, path_stream: bool, body: &[u8]) -> Result<Self, String> {
         let value = canon::parse(body).map_err(|e| format!("the body cannot be read: {e}"))?;
+        if depth::is_deeper(&value, DEPTH_MAX) {
+            return Err(format!("the body is nested deeper than {DEPTH_MAX} levels: make it flatter"));
+        }
         Self::of(protocol, path_model, path_stream, value, body)
     }
 
@@ -77,6 +82,7 @@ impl Question {
             text: text.into(),
             exact: OnceLock::new(),
             masked: OnceLock::new(),
+            content: OnceLock::new(),
             limit: Some((output_tokens, CHAT_LIMIT.to_owned())),
             sent_model: None,
             is_usage_asked: false,
@@ -131,6 +137,9 @@ impl Question {
         let limits = limits(protocol, &body)?;
         let output_tokens = limits.iter().map(|(_, tokens)| *tokens).max();
         let choices = choices(protocol, &body)?;
+        if fields.get("tools").is_some_and(|tools| !tools.is_null() && !tools.is_array()) {
+            return Err("tools is no list".into());
+        }
         let options = fields.get("stream_options").filter(|options| !options.is_null());
         if options.is_some_and(|options| !options.is_object()) {
             return Err("stream_options is no object".into());
@@ -145,6 +154,7 @@ impl Question {
             text: text.into(),
             exact: OnceLock::new(),
             masked: OnceLock::new(),
+            content: OnceLock::new(),
             limit: None,
             sent_model: None,
             is_usage_asked,
@@ -156,26 +166,32 @@ impl Question {
 
     /// At least as many tokens as the question can have: a token is a byte or more. Pictures and tools come on top.
     pub fn input_tokens_max(&self) -> u64 {
-        let bytes = u64::try_from(self.text.len()).unwrap_or(u64::MAX);
-        let tools = ["tools", "functions"].iter().any(|name| {
-            self.body
-                .get(name)
-                .is_some_and(|tools| tools.as_array().is_none_or(|tools| !tools.is_empty()) && !tools.is_null())
-        });
-        bytes.saturating_add(images(&self.body).saturating_mul(IMAGE_TOKENS_MAX)).saturating_add(if tools {
-            TOOLS_TOKENS_MAX
-        } else {
-            0
-        })
+        self.input_tokens_max_with(IMAGE_TOKENS_MAX)
     }
 
-    /// What in the question makes its size unknowable here: something the provider has stored, fetches or adds itself.
-    pub fn unbounded(&self) -> Option<&'static str> {
-        const STORED: [&str; 6] =
-            ["previous_response_id", "conversation", "prompt", "cachedContent", "cached_content", "container"];
-        let fields = self.body.as_object()?;
-        let stored = STORED.into_iter().find(|name| has(fields, name) && self.protocol != Protocol::Chat);
-        stored.or_else(|| served(self.protocol, fields)).or_else(|| linked(&self.body))
+    /// The same where it is known how many tokens a picture can be at most. What a picture is written in counts no
+    /// further: it is not read as text.
+    pub fn input_tokens_max_with(&self, image_tokens: u64) -> u64 {
+        let Content { images, image_bytes, .. } = self.content();
+        let bytes = u64::try_from(self.text.len()).unwrap_or(u64::MAX).saturating_sub(*image_bytes);
+        let tools = self.body.as_object().map_or(0, |fields| tool::tokens(self.protocol, fields, self.content()));
+        bytes.saturating_add(images.saturating_mul(image_tokens)).saturating_add(tools)
+    }
+
+    /// How many pictures it has.
+    pub fn images(&self) -> u64 {
+        self.content().images
+    }
+
+    /// What in the question makes its cost unknowable here: something the provider has stored, fetches or adds itself, or
+    /// that has another price.
+    pub fn unbounded(&self) -> Option<String> {
+        bound::unbounded(self.protocol, self.body.as_object()?, self.content())
+    }
+
+    fn content(&self) -> &Content {
+        let of = || self.body.as_object().map(|fields| Content::of(self.protocol, fields)).unwrap_or_default();
+        self.content.get_or_init(of)
     }
 
     /// Sees to it that no more than this is answered for each choice. `chat_field`: what the provider calls it in chat
@@ -365,68 +381,5 @@ fn number(object: Option<&Value>, field: &str, range: std::ops::RangeInclusive<u
     match value.as_u64().filter(|number| range.contains(number)) {
         Some(number) => Ok(Some(number)),
         None => Err(format!("{field} is no whole number from {} to {}", range.start(), range.end())),
-    }
-}
-
-/// Pictures, and what else is no text.
-fn images(value: &Value) -> u64 {
-    match value {
-        Value::Array(items) => items.iter().map(images).sum(),
-        Value::Object(fields) => {
-            let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default();
-            let is_kind = ["image", "image_url", "input_image", "document", "input_file", "file", "input_audio"];
-            let is_part = ["inlineData", "inline_data", "fileData", "file_data"].iter().any(|name| has(fields, name));
-            u64::from(is_kind.contains(&kind) || is_part) + fields.values().map(images).sum::<u64>()
-        }
-        _ => 0,
-    }
-}
-
-/// Tools that the provider runs by itself, and whose finds it adds to the question.
-fn served(protocol: Protocol, fields: &Map<String, Value>) -> Option<&'static str> {
-    if has(fields, "web_search_options") || has(fields, "mcp_servers") {
-        return Some("a tool that the provider runs itself");
-    }
-    let tools = fields.get("tools").and_then(Value::as_array)?;
-    let is_own = |tool: &Value| {
-        let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
-        match protocol {
-            Protocol::Chat => kind != "function" && kind != "custom",
-            Protocol::Responses => {
-                !["function", "custom", "namespace", "local_shell", "shell", "apply_patch", "tool_search"]
-                    .contains(&kind)
-            }
-            // Those with a date in their name that have no schema are known to the model; only some are run for it.
-            Protocol::Messages => ["web_search", "web_fetch", "code_execution", "mcp_toolset", "advisor"]
-                .iter()
-                .any(|name| kind.starts_with(name)),
-            Protocol::Generate => ["google", "url", "code", "file", "retrieval"]
-                .iter()
-                .any(|name| tool.as_object().is_some_and(|tool| tool.keys().any(|key| key.starts_with(name)))),
-        }
-    };
-    tools.iter().any(is_own).then_some("a tool that the provider runs itself")
-}
-
-/// Files that the provider fetches or has.
-fn linked(value: &Value) -> Option<&'static str> {
-    match value {
-        Value::Array(items) => items.iter().find_map(linked),
-        Value::Object(fields) => {
-            let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default();
-            let is_file = match kind {
-                "document" | "image" => {
-                    let source = fields.get("source").and_then(|source| source.get("type")).and_then(Value::as_str);
-                    kind == "document" && source == Some("url") || source == Some("file")
-                }
-                "input_file" | "file" | "container_upload" => true,
-                _ => ["fileData", "file_data"].iter().any(|name| fields.get(*name).is_some_and(Value::is_object)),
-            };
-            match is_file {
-                true => Some("a file of which only a reference or a coded form is here"),
-                false => fields.values().find_map(linked),
-            }
-        }
-        _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! All four protocols with what real providers send, and with what nobody should.
 
 mod answers;
+mod bounds;
 mod masks;
 mod questions;
 mod streams;

@@ -304,3 +304,34 @@ fn models_are_listed_for_everybody() {
     assert_eq!(models(true, &names)["models"][0]["name"], json!("models/a"));
     assert_eq!(models(false, &[])["data"], json!([]));
 }
+
+#[test]
+fn the_name_of_who_answered_is_bounded() {
+    let answered = |asked: &str, model: &str| {
+        let mut question = ask(Protocol::Chat, false);
+        question.send_model(asked);
+        let mut meter = Meter::new(&question);
+        let answer = json!({"model": model, "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+        meter.feed(answer.to_string().as_bytes());
+        meter.end()
+    };
+    let long = answered("m-1", &"\u{e9}".repeat(5_000));
+    assert_eq!(long.model.unwrap().chars().count(), 200);
+    assert!(long.flaw.unwrap().chars().count() < 300);
+    let whole = "m".repeat(250);
+    let same = answered(&whole, &whole);
+    assert_eq!((same.flaw, same.model.map(|model| model.len())), (None, Some(200)), "the whole name is compared");
+}
+
+#[test]
+fn the_same_model_has_several_names() {
+    for (asked, answered, is_same) in [
+        ("gpt-5", "gpt-5-2025-08-07", true),
+        ("vendor/gpt-5", "gpt-5", true),
+        ("gpt-5", "gpt-5-mini", false),
+        ("claude-x-latest", "claude-x-20260101", true),
+    ] {
+        assert_eq!(is_same_model(asked, answered), is_same, "{asked} {answered}");
+    }
+}
