@@ -15,6 +15,7 @@ use super::spend::amount;
 use crate::args::Global;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::model::alive::Alive;
 use crate::model::gateway::Gateway;
 use crate::model::{Authorized, Counter, Recording, Till};
 use crate::project::Project;
@@ -80,6 +81,7 @@ impl Serve {
         let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
         let budget = self.budget.as_deref().map(|text| amount(text, &self.currency)).transpose()?;
         let run = format!("gateway-{}", new_id());
+        let _alive = Alive::enter(&counter.home, &run)?;
         let who = Authorized {
             run: run.clone(),
             autopilot: self.agent,

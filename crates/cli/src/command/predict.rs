@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::key::Key;
+use crate::model::alive::Alive;
 use crate::model::line::Line;
 use crate::model::predict::{Whom, predict, shown};
 use crate::model::{Authorized, Counter, Recorded, Till, catalogue};
@@ -88,6 +89,11 @@ impl Predict {
             out.detail(&flaws.join("\n"));
         }
         let run = self.run.clone().unwrap_or_else(|| format!("predict-{}", new_id()));
+        // A run that is named is somebody else's.
+        let _alive = match self.run {
+            None => Some(Alive::enter(&counter.home, &run)?),
+            Some(_) => None,
+        };
         let who = Authorized { run, autopilot: self.agent.clone(), ..Authorized::default() };
         let line = Line { till: Some(Arc::new(Till::open(&counter, who))), book: None };
         let predicted = predict(&line, &whom, &signature, &input, None)?;

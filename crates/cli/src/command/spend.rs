@@ -14,7 +14,7 @@ use super::Ended;
 use super::tool::Why;
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::model::new_authorization;
+use crate::model::{alive, new_authorization};
 use crate::project::Project;
 use crate::run::shop::Open;
 use crate::ui::{Out, table};
@@ -58,7 +58,7 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         limit: u64,
     },
-    /// Find what is stuck; or say what a call with an unknown outcome has cost
+    /// Find what is stuck: past its deadline, or of somebody who is dead; or say what a call with an unknown outcome has cost
     Reconcile(Reconcile),
 }
 
@@ -221,6 +221,11 @@ fn reconcile(open: &Open, mut wanted: Reconcile, out: &mut Out) -> Ended {
             return Err(Failure::new(error::USAGE, "which call?").hint("`actum spend reconcile` lists what waits"));
         }
         open.waiter.wait(open.spend.mark_stuck(&open.tenant, None))?;
+        let home = open.project.folder()?;
+        for run in alive::gone(&home) {
+            open.waiter.wait(open.spend.mark_stuck(&open.tenant, Some(&run)))?;
+            alive::forget(&home, &run);
+        }
         let state = Some(ReservationState::ReconcileRequired);
         let filter = Filter { authorization: None, run: wanted.run, state, limit: RESERVATIONS_MAX };
         let all = open.waiter.wait(open.spend.reservations(&open.tenant, filter))?;

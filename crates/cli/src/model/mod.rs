@@ -2,6 +2,7 @@
 //! Whatever is asked goes through a `Till`: judged, reserved, asked, paid, receipted, kept.
 
 pub(crate) mod agent;
+pub(crate) mod alive;
 pub(crate) mod catalogue;
 mod clean;
 pub(crate) mod gateway;

@@ -99,6 +99,10 @@ impl RunHands {
         };
         let (end, heard) = self.get_up(session.ok(), &opened, state, planned.as_ref().err().cloned())?;
         let in_time = end != Some(End::TimedOut);
+        let no = match &end {
+            Some(End::Denied(denial)) => Some(denial.clone()),
+            _ => None,
+        };
         let steps = match (planned, end) {
             (Ok(output), None) => steps_of(&output),
             (_, Some(End::Failed { message, .. })) => Err(message),
@@ -109,6 +113,7 @@ impl RunHands {
             Err(why) => (Vec::new(), Some(why)),
         };
         let Taken { ops, exhausted, denied, answers } = heard;
+        let denied = denied.or(no);
         let took_ms = millis(began.elapsed());
         Ok(Event::Planned(Plan { steps, in_time, failed, took_ms, answers, ops, exhausted, denied }))
     }

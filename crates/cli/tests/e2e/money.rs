@@ -205,9 +205,14 @@ fn a_killed_gateway_leaves_what_is_unknown_held_until_somebody_says() {
     let (spent, held) = assert_money_agrees(&actum, "auth_one");
     assert_eq!(spent, 15);
     assert!(held > 0, "what nobody knows stays held");
-    // Nobody may take it before its deadline.
+    // Nobody may take it before its deadline, unless who asked is known to be dead.
     let early = actum.run(&["spend", "reconcile", "e0-1", "--run", &run, "--release"]);
     assert_eq!(early.code, 6, "{}", early.stderr);
+    let found = asked(&actum, &["spend", "reconcile", "--json"])["reservations"].clone();
+    assert_eq!((found.as_array().unwrap().len(), &found[0]["call_id"]), (1, &json!("e0-1")), "{found}");
+    actum.run(&["spend", "reconcile", "e0-1", "--run", &run, "--commit", "7"]).ok();
+    assert_eq!(assert_money_agrees(&actum, "auth_one"), (22, 0));
+    assert_eq!(actum.run(&["spend", "reconcile", "e0-1", "--run", &run, "--release"]).code, 6, "once");
 }
 
 #[test]
