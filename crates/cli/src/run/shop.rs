@@ -177,6 +177,8 @@ impl Shop {
             _alive: alive,
         };
         shop.tidy();
+        // What is past its deadline is somebody's to find out about; it stays held either way.
+        let _ = shop.waiter.wait(shop.spend.mark_stuck(&shop.tenant, None));
         Ok(Arc::new(shop))
     }
 
