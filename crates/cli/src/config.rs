@@ -15,7 +15,7 @@ use actum_sandbox::Wall;
 use serde_json::{Map, Value, json};
 
 use crate::document::Document;
-use crate::failure::{Failure, Place};
+use crate::failure::Failure;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Config {
@@ -67,7 +67,7 @@ impl Config {
             return Ok(Self::default());
         }
         let document = Document::read(&path)?;
-        let value = document.value()?;
+        let value = document.value().map_err(without_secrets)?;
         let mut reader = Reader { root: root.to_owned(), ..Reader::default() };
         let config = reader.config(&value);
         match reader.flaws.first() {
@@ -76,16 +76,24 @@ impl Config {
                 let lines: Vec<String> = reader.flaws.iter().map(|(_, flaw)| flaw.clone()).collect();
                 let failure = Failure::new(error::CONFIG, format!("actum.toml: {}", lines.join("\n  ")));
                 let place = document.place_of_setting(key);
-                // It may be a key itself.
-                let place = if key.ends_with(".key") { place.map(Place::without_source) } else { place };
-                Err(match place {
+                let failure = match place {
                     Some(place) => failure.at(place),
                     None => failure,
-                }
-                .hint("`actum schema config` prints what may stand there"))
+                };
+                Err(without_secrets(failure.hint("`actum schema config` prints what may stand there")))
             }
         }
     }
+}
+
+/// No secret should stand in the file; where one does all the same, it is not shown.
+fn without_secrets(mut failure: Failure) -> Failure {
+    const WORDS: [&str; 5] = ["key", "secret", "token", "password", "environment"];
+    failure.place = failure.place.map(|place| {
+        let line = place.source.to_ascii_lowercase();
+        if WORDS.iter().any(|word| line.contains(word)) { Box::new(place.without_source()) } else { place }
+    });
+    failure
 }
 
 #[derive(Default)]

@@ -139,11 +139,18 @@ fn read(id: &str, part: &mut Part<'_>) -> Option<Provider> {
         part.bad("type", &json!(word), &Kind::ALL.map(|(word, _)| word).join(", "));
     }
     let base_url = part.text("base_url");
-    let key = part.text("key");
-    if let Some(key) = key.as_ref().filter(|key| !key.starts_with("env:") && !key.starts_with("file:")) {
+    let key = match part.take("key") {
+        None => None,
+        Some(Value::String(key)) => Some(key),
+        // It may hold the key itself: it is not shown.
+        Some(_) => {
+            part.bad("key", &json!("no text"), "a reference: env:NAME or file:PATH");
+            None
+        }
+    };
+    if key.as_ref().is_some_and(|key| !key.starts_with("env:") && !key.starts_with("file:")) {
         // It may be the key itself: it is not shown.
-        let shown = if key.len() > 4 { "a text" } else { key };
-        part.bad("key", &json!(shown), "a reference: env:NAME or file:PATH");
+        part.bad("key", &json!("a text"), "a reference: env:NAME or file:PATH");
     }
     let has_models = part.has("models");
     let models = Some(part.texts("models")).filter(|_| has_models);

@@ -19,12 +19,15 @@ use crate::http::{comes_from_here, is_same, values_in};
 
 /// The content of one question. Providers take no more either.
 pub const QUESTION_BYTES_MAX: usize = 32 << 20;
-/// Values in one question beyond those that its length explains: small ones take many times their text in memory.
-const QUESTION_VALUES_FREE: usize = 10_000;
+/// Values in one question beyond those that its length explains: small ones take many times their text in memory, objects
+/// most of all.
+const QUESTION_VALUES_FREE: usize = 100_000;
 /// Bytes of text for each value beyond that.
 const BYTES_PER_VALUE: usize = 16;
+/// So many other values take as much memory as an object does.
+const OBJECT_VALUES: usize = 10;
 /// All questions under way together, in KiB; others wait until there is room.
-const QUESTIONS_KIB: u32 = 128 << 10;
+const QUESTIONS_KIB: u32 = 64 << 10;
 /// Exchanges under way at once; others wait.
 const EXCHANGES_MAX: usize = 64;
 /// Pieces that wait for a caller who reads slowly.
@@ -84,6 +87,11 @@ impl Teller {
             // Who has left needs no head.
             sender.send((head, is_whole)).unwrap_or_default();
         }
+    }
+
+    /// Whether whoever asked has left.
+    pub fn is_gone(&self) -> bool {
+        self.pieces.is_closed()
     }
 
     /// Whether anybody still listens.
@@ -187,7 +195,9 @@ impl Gate {
             Ok(Err(_)) => return Err(Flaw::TooLarge),
             Err(_) => return Err(Flaw::TooSlow),
         };
-        if values_in(&content) > QUESTION_VALUES_FREE + content.len() / BYTES_PER_VALUE {
+        let objects = content.iter().filter(|byte| **byte == b'{').count();
+        let values = values_in(&content) + objects * (OBJECT_VALUES - 1);
+        if values > QUESTION_VALUES_FREE + content.len() / BYTES_PER_VALUE {
             return Err(Flaw::TooLarge);
         }
         Ok(content)

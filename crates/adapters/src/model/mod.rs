@@ -29,7 +29,10 @@ pub use target::{Auth, BadTarget, Target};
 const PASSING: [u16; 4] = [429, 500, 503, 529];
 
 /// Answers by which somebody on the way has given up waiting. The provider may have done it, and may still be at it.
-const DOUBTFUL: [u16; 3] = [408, 502, 504];
+const fn is_doubtful(status: u16) -> bool {
+    // From 520 on they are those of networks before a provider; 529 is a provider's own.
+    matches!(status, 408 | 499 | 502 | 504 | 520..=528 | 530..=599)
+}
 
 /// Headers of a caller that are passed on; all others are between him and us.
 pub const HEADERS_PASSED: [&str; 3] = ["anthropic-version", "anthropic-beta", "openai-beta"];
@@ -186,7 +189,7 @@ impl Upstream {
             String::from_utf8_lossy(&self.redactor.redact_values(text.as_bytes()).0).into_owned()
         };
         match went {
-            Went::Answered(response) if DOUBTFUL.contains(&response.status().as_u16()) => {
+            Went::Answered(response) if is_doubtful(response.status().as_u16()) => {
                 ticket.failed();
                 let status = response.status().as_u16();
                 Err(Failed::Unknown(format!("the provider answered {status}: whether it was done is not known")))

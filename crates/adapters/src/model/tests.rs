@@ -152,7 +152,7 @@ fn every_passing_error_is_tried_again_and_no_other() {
 
 #[test]
 fn who_gave_up_waiting_says_nothing_about_the_outcome() {
-    for status in DOUBTFUL {
+    for status in [408, 499, 502, 504, 520, 524] {
         let server = Server::answers(&[&answer(status, &[("Retry-After", "0")], "no"), &answer(200, &[], "yes")]);
         run(async {
             let Err(Failed::Unknown(why)) = ask(&upstream(target(server.port()))).await else { panic!("{status}") };

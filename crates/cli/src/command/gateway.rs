@@ -81,7 +81,7 @@ impl Serve {
         let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
         let budget = self.budget.as_deref().map(|text| amount(text, &self.currency)).transpose()?;
         let run = format!("gateway-{}", new_id());
-        let _alive = Alive::enter(&counter.home, &run)?;
+        let _alive = Alive::enter(&counter.home, &run, open.waiter.journal.store_id())?;
         let who = Authorized {
             run: run.clone(),
             autopilot: self.agent,

@@ -91,7 +91,7 @@ impl Predict {
         let run = self.run.clone().unwrap_or_else(|| format!("predict-{}", new_id()));
         // A run that is named is somebody else's.
         let _alive = match self.run {
-            None => Some(Alive::enter(&counter.home, &run)?),
+            None => Some(Alive::enter(&counter.home, &run, open.waiter.journal.store_id())?),
             Some(_) => None,
         };
         let who = Authorized { run, autopilot: self.agent.clone(), ..Authorized::default() };

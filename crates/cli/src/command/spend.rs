@@ -208,6 +208,16 @@ fn authorize(open: &Open, wanted: Authorize, out: &mut Out) -> Ended {
         let hint = "to keep its limits too, name it by --within";
         out.remark(&format!("of one scope the newest counts: {} counts no more; {hint}", replaced.id));
     }
+    let free: Vec<&str> = in_force(&before)
+        .filter(|one| covers(&made, one) && one.within.as_deref() != Some(made.id.as_str()))
+        .map(|one| one.id.as_str())
+        .collect();
+    if !free.is_empty() {
+        out.remark(&format!(
+            "nearer permissions are not bound by it: {}; revoke them, or make them anew",
+            free.join(", ")
+        ));
+    }
     let word = if made.mode == Mode::Deny { "denies" } else { "authorized" };
     let within = made.within.as_ref().map(|id| format!(", within {id}")).unwrap_or_default();
     out.result(&authorization_json(&made), || format!("{word} {}  {}{within}", made.id, limits(&made)));
@@ -222,7 +232,7 @@ fn reconcile(open: &Open, mut wanted: Reconcile, out: &mut Out) -> Ended {
         }
         open.waiter.wait(open.spend.mark_stuck(&open.tenant, None))?;
         let home = open.project.folder()?;
-        for run in alive::gone(&home) {
+        for run in alive::gone(&home, open.waiter.journal.store_id()) {
             open.waiter.wait(open.spend.mark_stuck(&open.tenant, Some(&run)))?;
             alive::forget(&home, &run);
         }

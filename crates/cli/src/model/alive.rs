@@ -2,6 +2,7 @@
 //! have reserved need not wait for its deadline.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
@@ -20,14 +21,16 @@ pub(crate) struct Alive {
 }
 
 impl Alive {
-    pub(crate) fn enter(home: &Path, run: &str) -> Result<Self, Failure> {
+    /// `store`: where what he reserves is on record.
+    pub(crate) fn enter(home: &Path, run: &str, store: &str) -> Result<Self, Failure> {
         let folder = folder(home);
         let path = folder.join(run);
         // It gets its name when it is locked: nobody ever sees a living one's file free.
         let aside = folder.join(format!(".{run}"));
         let made = || -> std::io::Result<File> {
             fs::create_dir_all(&folder)?;
-            let file = File::create(&aside)?;
+            let mut file = File::create(&aside)?;
+            file.write_all(store.as_bytes())?;
             file.lock()?;
             fs::rename(&aside, &path)?;
             Ok(file)
@@ -44,13 +47,14 @@ impl Drop for Alive {
     }
 }
 
-/// Those whose file nobody holds any more.
-pub(crate) fn gone(home: &Path) -> Vec<String> {
+/// Those of a store whose file nobody holds any more.
+pub(crate) fn gone(home: &Path, store: &str) -> Vec<String> {
     let mut gone = Vec::new();
     for entry in fs::read_dir(folder(home)).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_free = File::open(entry.path()).is_ok_and(|file| file.try_lock_shared().is_ok());
-        if !name.starts_with('.') && is_free {
+        let is_ours = fs::read(entry.path()).is_ok_and(|text| text == store.as_bytes());
+        if !name.starts_with('.') && is_free && is_ours {
             gone.push(name);
         }
     }

@@ -9,6 +9,8 @@ use serde_json::Value;
 pub(super) struct Clean<'r> {
     redactor: &'r Redactor,
     held: Vec<u8>,
+    /// The end of what has passed.
+    seen: Vec<u8>,
 }
 
 /// What the pieces of an answer come to where they meet.
@@ -24,11 +26,13 @@ pub(super) enum Seam {
 const KEY_BYTES_MAX: usize = 4 << 10;
 /// Fewer letters of a key tell nothing.
 const BEGUN_BYTES_MIN: usize = 4;
+/// Longer than a letter that is spelt, with slashes before it.
+const SPELT_BYTES: usize = 16;
 pub(super) const LEAK: &str = "the answer held a key of the provider, and was broken off";
 
 impl<'r> Clean<'r> {
     pub(super) fn new(redactor: &'r Redactor) -> Self {
-        Self { redactor, held: Vec::new() }
+        Self { redactor, held: Vec::new(), seen: Vec::new() }
     }
 
     /// A key may also be told in several events, a few letters each: its bytes are nowhere, and whoever puts them together
@@ -56,8 +60,23 @@ impl<'r> Clean<'r> {
                 _ => false,
             }
         }
-        let is_escaped = body.windows(2).any(|pair| pair == b"\\u");
-        is_escaped && serde_json::from_slice::<Value>(body).is_ok_and(|value| holds(&value, self.redactor))
+        body.contains(&b'\\') && serde_json::from_slice::<Value>(body).is_ok_and(|value| holds(&value, self.redactor))
+    }
+
+    /// Whether a stream spells plain letters by their numbers: no provider does, unless it has something to hide.
+    pub(super) fn spells(&mut self, piece: &[u8]) -> bool {
+        let bytes = [&self.seen[..], piece].concat();
+        let is_letter = |hex: &[u8]| {
+            let text = std::str::from_utf8(hex).unwrap_or_default();
+            u8::from_str_radix(text, 16).is_ok_and(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        };
+        let at = |n: usize| {
+            let slashes = bytes[..n].iter().rev().take_while(|byte| **byte == b'\\').count();
+            slashes % 2 == 0 && bytes[n..].starts_with(b"\\u00") && bytes.get(n + 4..n + 6).is_some_and(is_letter)
+        };
+        let found = (0..bytes.len()).any(at);
+        self.seen = bytes[bytes.len().saturating_sub(SPELT_BYTES)..].to_vec();
+        found
     }
 
     pub(super) fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
@@ -121,5 +140,24 @@ mod tests {
             }
             assert_eq!(clean.seam(&meter), None, "{name}");
         }
+    }
+
+    #[test]
+    fn letters_that_are_spelt_are_found_wherever_a_piece_ends() {
+        let redactor = Redactor::new([KEY]);
+        let told = |text: &str, cut: usize| {
+            let mut clean = Clean::new(&redactor);
+            let (a, b) = text.as_bytes().split_at(cut);
+            clean.spells(a) | clean.spells(b)
+        };
+        let spelt = r#"data: {"x":"\u0073k-0123456789"}"#;
+        for cut in 0..spelt.len() {
+            assert!(told(spelt, cut), "{cut}");
+        }
+        // What speaks of escapes, and escapes of what is no letter, stay.
+        for text in [r#"{"x":"a \\u0073 b"}"#, r#"{"x":"\u003cb\u003e \u00e4 \u0026"}"#] {
+            assert!(!told(text, 3), "{text}");
+        }
+        assert!(Clean::new(&redactor).is_told_otherwise(r#"{"x":["\u0073k-0123456789"]}"#.as_bytes()));
     }
 }

@@ -34,6 +34,8 @@ use crate::workspace::{LOCAL_TENANT, new_id};
 
 /// Longer than a call may take, before its reservation is taken for stuck.
 const HOLD_MS: u64 = 60_000;
+/// How long a person has to agree.
+const AGREED_WITHIN: Duration = Duration::from_secs(600);
 /// How often it is looked whether a person has agreed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -199,7 +201,8 @@ impl Till {
             return broken(Trouble::NotFound, policy::PROVIDER_ERROR, message);
         };
         question.limit_output(provider.output_tokens, &provider.limit_field);
-        let begun = match self.judge(question, about, provider).await {
+        let left = teller.as_deref();
+        let begun = match self.judge(question, about, provider, &|| left.is_some_and(Teller::is_gone)).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(denied)) => return denied,
             Err(e) => return stopped(&e),
@@ -262,6 +265,7 @@ impl Till {
         question: Question,
         about: &About,
         provider: &Provider,
+        is_gone: &(dyn Fn() -> bool + Sync),
     ) -> Result<Result<Begun, Asked>, JournalError> {
         let counter = &self.counter;
         let ordinal = self.next_ordinal();
@@ -304,7 +308,7 @@ impl Till {
             decision = evaluate(&inputs);
         }
         if matches!(decision.reason_code.as_str(), policy::APPROVAL_REQUIRED | policy::THRESHOLD_EXCEEDED) {
-            match self.agreement(ordinal, amount, authorization.as_ref(), &question).await {
+            match self.agreement(ordinal, amount, authorization.as_ref(), &question, is_gone).await {
                 Ok(id) => {
                     inputs.context.approval = Some(id);
                     decision = evaluate(&inputs);
@@ -378,7 +382,9 @@ impl Till {
         amount: u64,
         authorization: Option<&Authorization>,
         question: &Question,
+        is_gone: &(dyn Fn() -> bool + Sync),
     ) -> Result<String, Failure> {
+        let until = Instant::now() + AGREED_WITHIN;
         let id = authorization.map(|one| one.id.as_str());
         let currency = authorization.map_or(CURRENCY, |one| one.currency.as_str());
         let agreed =
@@ -395,7 +401,13 @@ impl Till {
         };
         loop {
             match approval::take(&self.counter.home, &request) {
-                Err(failure) if failure.row.name == error::APPROVAL_NEEDED && self.who.waits => {
+                // Who has left is not waited for, and pays for nothing that is agreed to later.
+                Err(failure)
+                    if failure.row.name == error::APPROVAL_NEEDED
+                        && self.who.waits
+                        && !is_gone()
+                        && Instant::now() < until =>
+                {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
                 taken => return taken,
@@ -471,13 +483,14 @@ impl Till {
         let mut meter = Meter::new(&begun.question);
         let mut clean = Clean::new(&self.redactor);
         let (mut body, mut last, mut is_whole, mut is_leaking) = (Vec::new(), Vec::new(), true, false);
-        let is_stream = is_well && content_type.starts_with(EVENTS);
+        let is_stream = is_well && content_type.to_ascii_lowercase().starts_with(EVENTS);
         if let (true, Some(teller)) = (is_stream, teller.as_deref_mut()) {
             teller.begin(Head { status, content_type: content_type.clone(), headers: Vec::new() });
         }
         loop {
             match incoming.piece().await {
                 Ok(Some(piece)) => {
+                    is_leaking |= is_stream && clean.spells(&piece);
                     let piece = meter.feed(&clean.feed(&piece));
                     last.extend_from_slice(&piece);
                     let seam = if is_stream { clean.seam(&meter) } else { Seam::None };
@@ -567,11 +580,14 @@ impl Till {
 
     /// What an answer costs at the price of another model, if one has answered: nobody is billed for the one he asked.
     fn cost_of_other(&self, begun: &Begun, metered: &Metered, usage: &Usage) -> u64 {
-        let other = metered.model.as_deref().filter(|model| !is_same_model(&begun.question.model, model));
-        let Some(other) = other else { return 0 };
+        let Some(other) = metered.model.as_deref() else { return 0 };
         let currency = begun.price.as_ref().map(|price| &price.currency);
         let found = self.counter.prices.find(&begun.provider, other).filter(|price| Some(&price.currency) == currency);
-        found.map_or(begun.amount, |price| cost(price, usage))
+        match (found, is_same_model(&begun.question.model, other)) {
+            (Some(price), _) => cost(price, usage),
+            (None, true) => 0,
+            (None, false) => begun.amount,
+        }
     }
 
     /// Pays, or gives back, with the receipt in the same transaction.

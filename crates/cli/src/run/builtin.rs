@@ -151,7 +151,7 @@ impl RunHands {
     ) -> Done<(Arc<Book>, Result<Session, String>)> {
         let until = Instant::now() + Duration::from_millis(left_ms);
         let Opened { book, desk: tools, ops_left } = self.open_book(state, left_ms)?;
-        let till = if self.repeats.is_some() && !self.live { None } else { Some(self.till()?) };
+        let till = if self.repeats.is_some() && self.live.is_none() { None } else { Some(self.till()?) };
         // What the settings say may be another thing when the run is repeated.
         let asked = json!({"built_in": {"model": agent.model, "provider": agent.provider}});
         let found = book.look(&asked, || {

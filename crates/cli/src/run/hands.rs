@@ -50,8 +50,8 @@ pub(crate) struct RunHands {
     /// What the run that is repeated heard of its tools, if it was given some.
     pub(super) heard: Option<Answers>,
     pub(super) heard_tools: bool,
-    /// Whether this repetition asks models anew.
-    pub(super) live: bool,
+    /// As whom this repetition asks models anew, if it does.
+    pub(super) live: Option<String>,
     /// What this repetition asked of tools that the run did not, and what the run had asked instead.
     pub(super) strange: Option<(Value, Value)>,
     /// Questions of this repetition that were answered because it was their turn.
@@ -114,7 +114,7 @@ impl RunHands {
             repeats,
             heard: None,
             heard_tools: false,
-            live: false,
+            live: None,
             strange: None,
             by_order: 0,
             asides: 0,

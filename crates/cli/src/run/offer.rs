@@ -71,7 +71,7 @@ impl RunHands {
             return Ok(None);
         }
         let Opened { book, desk, .. } = self.open_book(state, left_ms)?;
-        let models = match (has_models, self.repeats.filter(|_| !self.live)) {
+        let models = match (has_models, self.repeats.filter(|_| self.live.is_none())) {
             (false, _) => None,
             (true, Some(_)) => Some(Gateway::new(None, Some(Arc::clone(&book)))),
             (true, None) => Some(Gateway::new(Some(self.till()?), Some(Arc::clone(&book)))),
@@ -137,8 +137,7 @@ impl RunHands {
     fn who(&self) -> Authorized {
         let item = &self.facts.agreement.work_item;
         Authorized {
-            // What is asked anew is another run's: what was spent there is on record.
-            run: if self.live { format!("replay-{}", new_id()) } else { self.facts.run.clone() },
+            run: self.live.as_ref().unwrap_or(&self.facts.run).clone(),
             thread: Some(self.facts.submission.clone()).filter(|id| !id.is_empty()),
             autopilot: Some(item.agent_id.clone()),
             epoch: self.facts.epoch,

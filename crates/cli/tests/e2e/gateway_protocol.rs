@@ -208,7 +208,7 @@ fn what_is_wrong_is_told_in_the_providers_words() {
         ),
         ("nothing", c, post(key, ""), 400, "invalid_request_error"),
         ("deep", c, format!("{key} -d \"$(printf '%01000d' 0 | tr 0 '[')\""), 400, "invalid_request_error"),
-        ("dense", c, format!("{key} -d \"$(printf '%0100000d' 0 | tr 0 '[')\""), 413, "too large"),
+        ("dense", c, format!("{key} -d \"$(printf '%0100000d' 0 | tr 0 '{{')\""), 413, "too large"),
         ("get-c", c, format!("{key} -X GET"), 404, "nothing here"),
         ("put-m", m, format!("{key} -X PUT -d '{messages}'"), 404, "nothing here"),
         ("root", "/", key.into(), 404, "nothing here"),

@@ -261,3 +261,34 @@ fn the_same_question_again_and_again_is_not_paid_for_for_ever() {
     assert_eq!(gateway.chat(&question("something else", 10)).unwrap().0, 200);
     gateway.end();
 }
+
+#[test]
+fn who_has_left_pays_for_nothing_that_is_agreed_to_later() {
+    let upstream = Upstream::start(Script::default().turn(Turn::text("one"), Usage::new(5, 5)));
+    let actum = actum().with_env("STUB_KEY", KEY);
+    actum.file("actum.toml", settings(&upstream));
+    actum.run(&["spend", "authorize", "--max-total", "10usd", "--threshold", "1", "--id", "auth_project"]).ok();
+    let gateway = Gateway::start(&actum, &["--budget", "1usd"], &[]);
+    let mut stream = TcpStream::connect(&gateway.address).unwrap();
+    let (text, host, key) = (question("first", 10).to_string(), &gateway.address, &gateway.key);
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n");
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{text}", text.len()).unwrap();
+    let waiting = loop {
+        let waiting = asked(&actum, &["approvals", "list", "--json"])["approvals"][0]["id"].clone();
+        if let Some(id) = waiting.as_str() {
+            break id.to_owned();
+        }
+    };
+    drop(stream);
+    // His place is free again, and there is a receipt that says why.
+    let denied = loop {
+        let receipts = asked(&actum, &["trace", "list", "--json"])["receipts"].clone();
+        if receipts[0].is_object() {
+            break receipts[0].clone();
+        }
+    };
+    assert_eq!(denied["policy"]["reason_code"], "policy_denied.threshold_exceeded", "{denied}");
+    actum.run(&["approve", &waiting]).ok();
+    gateway.end();
+    assert_eq!(upstream.calls().len(), 0);
+}

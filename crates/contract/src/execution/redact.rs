@@ -117,6 +117,10 @@ fn forms(value: &str) -> Vec<Vec<u8>> {
     if within != value.as_bytes() {
         found.push(within.to_vec());
     }
+    if value.contains('/') {
+        // Some writers of JSON escape it.
+        found.push(value.replace('/', "\\/").into_bytes());
+    }
     found
 }
 

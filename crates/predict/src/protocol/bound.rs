@@ -1,5 +1,6 @@
 //! What in a question makes its cost unknowable: tools, fields and contents beyond those that are known to add nothing but
-//! what stands in the body. Asked by `question`. Lists what is allowed, so that what is new at a provider is not.
+//! what stands in the body. Asked by `question`. Tools and contents are allowed by list, so that what is new at a provider is
+//! not; of other fields those are listed that cost extra.
 
 use serde_json::{Map, Value};
 
@@ -14,12 +15,16 @@ const STORED: [&str; 6] =
     ["previous_response_id", "conversation", "prompt", "cachedContent", "cached_content", "container"];
 
 /// Fields that change the price, the way or the model, or that let the provider add something of its own.
-const DEARER: [&str; 15] = [
+const DEARER: [&str; 22] = [
     "audio",
     "background",
     "best_of",
+    "enable_search",
+    "extra_body",
     "fallbacks",
+    "imageConfig",
     "inference_geo",
+    "max_new_tokens",
     "mcp_servers",
     "models",
     "n_predict",
@@ -28,7 +33,10 @@ const DEARER: [&str; 15] = [
     "preset",
     "provider",
     "route",
+    "search_parameters",
+    "speechConfig",
     "speed",
+    "use_beam_search",
     "web_search_options",
 ];
 
@@ -61,7 +69,8 @@ const READ: [&str; 20] = [
 
 /// The first thing without a bound, as it can be named to the caller.
 pub(super) fn unbounded(protocol: Protocol, fields: &Map<String, Value>, content: &Content) -> Option<String> {
-    let stored = STORED.into_iter().find(|name| protocol != Protocol::Chat && is_set(fields.get(*name)));
+    let is_stored = |name: &&str| (protocol != Protocol::Chat || *name == STORED[0]) && is_set(fields.get(*name));
+    let stored = STORED.into_iter().find(is_stored);
     let dearer = || DEARER.into_iter().find(|name| is_set(fields.get(*name)));
     stored
         .or_else(dearer)

@@ -65,7 +65,10 @@ impl Content {
             Some("function_call_output" | "custom_tool_call_output") => {
                 self.parts(Protocol::Responses, item.get("output"));
             }
-            Some("function_call" | "custom_tool_call" | "reasoning") => {}
+            Some("function_call" | "custom_tool_call") => {}
+            // Without its own words it names some that the provider has stored.
+            Some("reasoning") if is_set(item.get("encrypted_content")) || is_set(item.get("content")) => {}
+            Some("reasoning") => self.foreign("reasoning without its content".into()),
             Some("local_shell_call" | "local_shell_call_output" | "shell_call" | "shell_call_output") => {}
             Some("apply_patch_call" | "apply_patch_call_output") => {}
             Some(other) => self.foreign(format!("an item of the type {}", word(other))),

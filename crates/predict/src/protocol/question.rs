@@ -197,7 +197,13 @@ impl Question {
     /// Sees to it that no more than this is answered for each choice. `chat_field`: what the provider calls it in chat
     /// completions, where there are two names.
     pub fn limit_output(&mut self, tokens_max: u64, chat_field: &str) {
-        let tokens = self.output_tokens.map_or(tokens_max, |asked| asked.min(tokens_max));
+        let asked = limits(self.protocol, &self.body).unwrap_or_default();
+        // A limit by a name that the provider may not know binds nobody.
+        let is_known = self.protocol != Protocol::Chat
+            || self.is_composed
+            || asked.is_empty()
+            || asked.iter().any(|(field, _)| *field == chat_field);
+        let tokens = self.output_tokens.filter(|_| is_known).map_or(tokens_max, |asked| asked.min(tokens_max));
         self.output_tokens = Some(tokens);
         self.limit = Some((tokens, chat_field.to_owned()));
     }

@@ -125,7 +125,7 @@ fn what_is_too_large_too_slow_or_from_elsewhere_is_no_question() {
     );
     stream.read_to_string(&mut String::new()).unwrap();
     assert_eq!(fake.asked.lock().unwrap().pop(), Some((true, Some(Flaw::TooSlow), 0)));
-    let swollen = format!("[{}0]", "0,".repeat(20_000));
+    let swollen = format!("[{}0]", "0,".repeat(200_000));
     ask(&at, "POST /v1/x", &key, &swollen);
     assert_eq!(fake.asked.lock().unwrap().pop(), Some((true, Some(Flaw::TooLarge), 0)));
     heard(say(
