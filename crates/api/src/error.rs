@@ -78,6 +78,10 @@ pub const SPEND_DENIED: &str = "SPEND_DENIED";
 pub const SPEND_CONFLICT: &str = "SPEND_CONFLICT";
 pub const PREDICT_FAILED: &str = "PREDICT_FAILED";
 pub const SIGNATURE_CONFLICT: &str = "SIGNATURE_CONFLICT";
+pub const ARTIFACT_INCOMPATIBLE: &str = "ARTIFACT_INCOMPATIBLE";
+pub const POINTER_CONFLICT: &str = "POINTER_CONFLICT";
+pub const ROLLBACK_UNAVAILABLE: &str = "ROLLBACK_UNAVAILABLE";
+pub const REGRESSION: &str = "REGRESSION";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -201,6 +205,18 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0804", SIGNATURE_CONFLICT, (6, 409), "The signature is registered with other content",
         "A signature never changes once it is registered: receipts name it by its hashes.",
         "Give it the next version: `namespace/name.v2`."),
+    row("A0901", ARTIFACT_INCOMPATIBLE, (1, 409), "The artifact was made for another form of the signature",
+        "An artifact carries the hashes of schema, prompt and program of the signature it was made for, and those of the registered signature are others. Nothing was asked.",
+        "`actum artifact show ID` compares them. Compile it anew for the signature as it is, or name another artifact."),
+    row("A0902", POINTER_CONFLICT, (6, 409), "Somebody else has moved the pointer",
+        "Every change of a pointer has a number, and of two who make the same one only one is recorded; or the pointer does not stand at the revision named by `--if`.",
+        "The message says who did what. Look at it with `actum pointer show SIGNATURE`, and make the change again if it is still wanted."),
+    row("A0903", ROLLBACK_UNAVAILABLE, (6, 409), "There is no state to go back to",
+        "The pointer stands at the first state it ever had, or the revision named by `--to` is not one of its earlier ones.",
+        "`actum pointer history SIGNATURE` shows the states there were; `actum pointer set SIGNATURE --primary ID` makes a new one."),
+    row("A0904", REGRESSION, (1, 409), "The artifact is not good enough",
+        "Its score is lower than `--min-score`, or it is worse than the one it was compared with by more than `--max-drop`.",
+        "`actum eval --show EVAL` shows the results example by example. Compile again with other candidates, or lower the bar."),
 ];
 
 #[cfg(test)]
@@ -252,6 +268,9 @@ mod tests {
             LEDGER_DAMAGED,
             KEY,
             CHECK_FAILED,
+            ARTIFACT_INCOMPATIBLE,
+            POINTER_CONFLICT,
+            ROLLBACK_UNAVAILABLE,
         ] {
             assert_eq!(named(name).name, name);
         }

@@ -10,8 +10,9 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
-    apply, approvals, canon, completions, contract, diff, doctor, exec, gateway, init, key, ledger, logs, mcp, predict,
-    prove, resume, run, sandbox, schema, signature, snapshot, spend, stage, status, store, tool, trace, undo, worker,
+    apply, approvals, artifact, canon, compile, completions, contract, dataset, diff, doctor, eval, exec, gateway,
+    init, key, ledger, logs, mcp, pointer, predict, prove, resume, run, sandbox, schema, signature, snapshot, spend,
+    stage, status, store, tool, trace, undo, worker,
 };
 use crate::ui;
 
@@ -100,8 +101,21 @@ pub(crate) enum Command {
     /// Typed questions to models: register, list, show
     #[command(subcommand)]
     Signature(signature::Verb),
+    /// Ways of asking a signature, registered for good
+    #[command(subcommand)]
+    Artifact(artifact::Verb),
+    /// Which artifact of a signature is live, which is tried, who moved it
+    #[command(subcommand)]
+    Pointer(pointer::Verb),
     /// Ask a model by a signature: checked, paid for, receipted
-    Predict(predict::Predict),
+    Predict(Box<predict::Predict>),
+    /// Labelled examples, out of receipts or files, in three parts that never mix
+    #[command(subcommand)]
+    Dataset(dataset::Verb),
+    /// Candidates for a signature, scored on a dataset, and the best of them
+    Compile(compile::Compile),
+    /// An artifact on a dataset, or two against each other; a gate by its exit code
+    Eval(Box<eval::Eval>),
     /// Money: who may spend how much, what was spent, what is unknown
     #[command(subcommand)]
     Spend(spend::Verb),

@@ -5,14 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use actum_contract::id::Tenant;
 use actum_ledger::journal::JournalError;
-use actum_ledger::spend::{Authorization, CURRENCY, Mode, Scope, Spend, WITHIN_DEPTH_MAX, day_of};
+use actum_ledger::spend::{Authorization, CURRENCY, Mode, Scope, Spend, WITHIN_DEPTH_MAX, day_of, is_id};
+use actum_predict::hash;
 use actum_predict::policy::{self, Context, Decision, Inputs, Snapshot};
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::sync::OnceCell;
 
 /// What nobody pays for needs no permission.
 const FREE: &str = "system:free";
 const POLICY: &str = "spend.authorization.v1";
+/// Hex digits that stand for the name of a run.
+const OWN_ID_DIGITS: usize = 40;
 /// Who owns what is spent in a project.
 pub(crate) const OWNER: &str = "project";
 
@@ -76,7 +80,7 @@ impl Purse {
         };
         let own = self.own.get_or_try_init(async || {
             let Some((max_total, currency)) = &self.who.budget else { return Ok(None) };
-            let id = format!("auth_run_{}", self.who.run);
+            let id = own_id(&self.who.run);
             if spend.authorization(tenant, &id).await?.is_none() {
                 let within = spend.resolve(tenant, &scope, currency).await?.map(|broader| broader.id);
                 let new = Authorization {
@@ -107,6 +111,12 @@ impl Purse {
         }
         Ok(Some(found))
     }
+}
+
+/// How the permission is called that a run's own budget is. The names of some runs are longer than those of permissions.
+fn own_id(run: &str) -> String {
+    let id = format!("auth_run_{run}");
+    if is_id(&id) { id } else { format!("auth_run_{}", &hash::of(&Value::from(run))[..OWN_ID_DIGITS]) }
 }
 
 /// Takes over what is stricter in one that this one is within.

@@ -88,7 +88,12 @@ pub(crate) fn stdin_is_terminal() -> bool {
 /// Text that others have chosen, such as names of files and words of agents, for a terminal: one line, and nothing in it that
 /// a terminal would obey.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let is_obeyed = |c: char| {
+        let is_turning =
+            matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        c.is_control() || is_turning
+    };
+    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// A number with its noun.
@@ -114,4 +119,20 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     };
     let headings: Vec<_> = headings.iter().map(|h| (*h).to_owned()).collect();
     std::iter::once(&headings).chain(rows).map(|r| line(r)).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clean;
+
+    #[test]
+    fn nothing_is_left_that_a_terminal_would_obey() {
+        for c in "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}\0\t\n\r\u{1b}\u{7f}\u{9b}".chars() {
+            assert_eq!(clean(&format!("a{c}b")), "a\u{fffd}b", "{c:?}");
+        }
+        // Words of any direction, and letters that are put together, are words.
+        for text in ["שלום", "مرحبا", "é e\u{301}", "👩\u{200d}💻", "a b"] {
+            assert_eq!(clean(text), text);
+        }
+    }
 }

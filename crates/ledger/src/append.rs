@@ -18,6 +18,7 @@ use crate::entry::{Entry, Seal, seal};
 use crate::event::{self, Event};
 use crate::gate::{self, Gated, gate};
 use crate::merkle::{self, Frontier, Node};
+use crate::pointer::Moved;
 use crate::refusal::{Code, Refusal, Violation};
 use crate::registry::Registered;
 use crate::state::{Last, transition};
@@ -72,6 +73,7 @@ pub struct Appended {
     pub body: Arc<Vec<u8>>,
     pub event: Option<Event>,
     pub registered: Option<Box<Registered>>,
+    pub moved: Option<Box<Moved>>,
     pub supersedes: Vec<String>,
     /// Inner nodes of the tree to be kept.
     pub nodes: Vec<(Node, Digest)>,
@@ -142,7 +144,7 @@ impl Book {
                 Some(refusal) => Decision::Refuse(refusal),
             };
         }
-        let checked = check_lineage(draft, pages).and_then(|()| check_registry(draft, pages));
+        let checked = check_lineage(draft, pages).and_then(|()| check_change(draft, pages));
         if let Err(refusal) = checked.and_then(|()| check_event(draft, pages)) {
             return Decision::Refuse(refusal);
         }
@@ -174,6 +176,7 @@ impl Pages {
             body,
             event: draft.event.clone(),
             registered: draft.registered.clone(),
+            moved: draft.moved.clone(),
             supersedes: draft.supersedes.clone(),
             nodes,
         }
@@ -208,6 +211,7 @@ pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
         body: Arc::new(body.to_vec()),
         event: draft.event,
         registered: draft.registered,
+        moved: draft.moved,
         supersedes: draft.supersedes,
         nodes,
     })
@@ -237,15 +241,20 @@ fn check_lineage(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
     Err(Refusal::new(Code::UnknownLineage, message, violations))
 }
 
-/// A change of the registry follows the one before it.
-fn check_registry(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
-    let Some(registered) = &draft.registered else { return Ok(()) };
-    match registered.follows().filter(|before| !pages.entries.contains_key(before)) {
+/// A change of the registry or of a pointer follows the one before it.
+fn check_change(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
+    let (follows, n, what) = match (&draft.registered, &draft.moved) {
+        (Some(registered), _) => {
+            let Registered { kind, item } = &**registered;
+            (registered.follows(), item.n, format!("{kind} {:?}", item.id))
+        }
+        (None, Some(moved)) => (moved.follows(), moved.n, format!("the pointer of {:?}", moved.signature)),
+        (None, None) => return Ok(()),
+    };
+    match follows.filter(|before| !pages.entries.contains_key(before)) {
         None => Ok(()),
         Some(before) => {
-            let Registered { kind, item } = &**registered;
-            let (n, last) = (item.n, item.n - 1);
-            let message = format!("change {n} of {kind} {:?} cannot be made: there is no change {last}", item.id);
+            let message = format!("change {n} of {what} cannot be made: there is no change {}", n - 1);
             let violation = Violation::new("payload.n", format!("{before:?} is not in the ledger of this tenant"));
             Err(Refusal::new(Code::UnknownLineage, message, vec![violation]))
         }

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
 use crate::event::{self, Event, Fields};
+use crate::pointer::{self, Moved};
 use crate::refusal::{Code, Refusal, Violation};
 use crate::registry::{self, Registered};
 use crate::reserved;
@@ -63,6 +64,7 @@ pub struct Draft {
     pub supersedes: Vec<String>,
     pub event: Option<Event>,
     pub registered: Option<Box<Registered>>,
+    pub moved: Option<Box<Moved>>,
 }
 
 const TOP: [&str; 10] =
@@ -157,7 +159,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         }
     };
 
-    let (mut event, mut registered) = (None, None);
+    let (mut event, mut registered, mut moved) = (None, None, None);
     let id = if is_event {
         event = event::read(&mut top, payload, created_at.map(|(_, at)| at));
         if top.get("id").is_some() {
@@ -167,6 +169,10 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
     } else if kind == Some(registry::TYPE) {
         let (id, row) = registry::read(&mut top, payload).unzip();
         registered = row.map(Box::new);
+        id
+    } else if kind == Some(pointer::TYPE) {
+        let (id, row) = pointer::read(&mut top, payload).unzip();
+        moved = row.map(Box::new);
         id
     } else {
         read_other(&mut top, kind)
@@ -198,6 +204,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         supersedes,
         event,
         registered,
+        moved,
     })
 }
 
@@ -283,7 +290,8 @@ fn read_ids(l: &mut Fields<'_>, field: &str, required: bool) -> Vec<String> {
 impl Draft {
     /// The ids of other entries that the rules will ask about.
     pub fn asks_about(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        let follows = self.registered.as_ref().and_then(|registered| registered.follows());
+        let registered = self.registered.as_ref().and_then(|registered| registered.follows());
+        let follows = registered.or_else(|| self.moved.as_ref().and_then(|moved| moved.follows()));
         let named = self.depends_on.iter().chain(&self.supersedes).map(|id| Cow::Borrowed(id.as_str()));
         named.chain(follows.map(Cow::Owned))
     }

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::refusal::Violation;
-use crate::{registry, spend};
+use crate::{pointer, registry, spend};
 
 /// A type, and what writes it.
 struct Type {
@@ -14,16 +14,26 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 4] = [
+const TYPES: [Type; 10] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
     Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
     Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
     Type { name: "signature_catalog", by: "the catalogue alone: use `actum signature`" },
+    Type { name: "compiled_artifact", by: "whoever registers artifacts: use `actum artifact`" },
+    Type { name: pointer::TYPE, by: "whoever moves a pointer: use `actum pointer`" },
+    Type { name: "prediction_label", by: "whoever labels a prediction: use `actum dataset label`" },
+    Type { name: "prediction_dataset", by: "whoever makes a dataset: use `actum dataset`" },
+    Type { name: "compile_report", by: "the compiler alone: use `actum compile`" },
+    Type { name: "eval_report", by: "whoever scores an artifact: use `actum eval`" },
 ];
 
 /// How ids begin that nobody else may bring.
-const PREFIXES: [(&str, &str); 3] =
-    [("spend:", "changes about money"), ("prediction:", "predictions"), ("signature:", "signatures")];
+const PREFIXES: [(&str, &str); 4] = [
+    ("spend:", "changes about money"),
+    ("prediction:", "predictions"),
+    ("signature:", "signatures"),
+    ("rollout:", "artifacts, pointers, datasets and what is found with them"),
+];
 
 /// The names of the types.
 pub(crate) fn types() -> impl Iterator<Item = &'static str> {
@@ -55,13 +65,31 @@ mod tests {
     #[test]
     fn what_is_ours_is_not_taken_from_others() {
         let path = |document: Value| forged(&document).map(|violation| violation.path);
-        for kind in ["registry_change", "spend_change", "prediction_receipt", "signature_catalog"] {
+        let kinds = [
+            "registry_change",
+            "spend_change",
+            "prediction_receipt",
+            "signature_catalog",
+            "compiled_artifact",
+            "pointer_change",
+            "prediction_label",
+            "prediction_dataset",
+            "compile_report",
+            "eval_report",
+        ];
+        assert!(types().eq(kinds));
+        for kind in kinds {
             assert_eq!(path(json!({"type": kind})).as_deref(), Some("type"), "{kind}");
         }
         for id in ["spend:x", "spend:", "prediction:1", "signature:a/b.v1", "registry:tool:grep:1"] {
             assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
         }
-        for id in ["spend", "spending:1", "predictions:1", "registry:tool", "xspend:1"] {
+        for id in ["artifact:art_0", "pointer:@a/b.v1:1", "pointer:", "label:x", "dataset:0", "compile:c", "eval:e", ""]
+        {
+            let id = format!("rollout:{id}");
+            assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
+        }
+        for id in ["spend", "spending:1", "predictions:1", "registry:tool", "xspend:1", "rollout", "rollouts:1"] {
             assert_eq!(path(json!({"type": "note", "id": id})), None, "{id}");
         }
         assert_eq!(path(json!({"type": 7, "id": ["spend:"]})), None);

@@ -38,6 +38,7 @@ pub const PROVIDER_ERROR: &str = "comms_failed.provider_error";
 pub const PROVIDER_CIRCUIT_OPEN: &str = "comms_failed.provider_circuit_open";
 pub const INVALID_OUTPUT: &str = "predict_failed.invalid_output";
 pub const INVALID_INPUT: &str = "predict_failed.invalid_input";
+pub const BAD_PROMPT: &str = "predict_failed.bad_prompt";
 pub const TIMEOUT: &str = "predict_failed.timeout";
 pub const ITERATIONS_EXHAUSTED: &str = "predict_failed.iterations_exhausted";
 pub const CALLS_EXHAUSTED: &str = "predict_failed.calls_exhausted";
@@ -46,6 +47,8 @@ pub const HASH_MISMATCH: &str = "artifact_incompatible.hash_mismatch";
 pub const MISSING_HASH: &str = "artifact_incompatible.missing_hash";
 pub const OVERRUN: &str = "spend.overrun";
 pub const USAGE_MISSING: &str = "spend.usage_missing";
+pub const GUARD_PROMOTED: &str = "rollout.guard_promoted";
+pub const GUARD_ROLLED_BACK: &str = "rollout.guard_rolled_back";
 
 /// Modes an authorization may have.
 pub const MODES: [&str; 5] = ["delegated_budget", "delegated_budget_with_threshold", "interactive", "deny", "system"];
@@ -306,10 +309,13 @@ mod tests {
             ("predict_failed.iterations_exhausted", 603),
             ("predict_failed.calls_exhausted", 604),
             ("predict_failed.tokens_exhausted", 605),
+            ("predict_failed.bad_prompt", 606),
             ("artifact_incompatible.hash_mismatch", 700),
             ("artifact_incompatible.missing_hash", 701),
             ("spend.overrun", 800),
             ("spend.usage_missing", 801),
+            ("rollout.guard_promoted", 900),
+            ("rollout.guard_rolled_back", 901),
         ];
         let found: Vec<(&str, u32)> = reasons().iter().map(|reason| (reason.code.as_str(), reason.number)).collect();
         assert_eq!(found, pinned);
@@ -319,6 +325,24 @@ mod tests {
             assert_eq!(one.code.split_once('.').unwrap().0, one.domain);
             assert!(!one.description.is_empty());
             assert!(reasons()[..at].iter().all(|other| other.number != one.number && other.code != one.code));
+        }
+        // All others deny.
+        let allowing: Vec<u32> =
+            reasons().iter().filter(|one| one.decision == Verdict::Allowed).map(|one| one.number).collect();
+        assert_eq!(allowing, [1, 800, 801, 900]);
+    }
+
+    /// Whatever this program may put into a receipt is in the list.
+    #[test]
+    fn every_constant_is_in_the_list() {
+        let constants = include_str!("policy.rs").lines().filter_map(|line| {
+            let (_, code) = line.strip_prefix("pub const ")?.split_once(": &str = \"")?;
+            code.strip_suffix("\";").filter(|code| *code != REASONS_VERSION)
+        });
+        let constants: Vec<&str> = constants.collect();
+        assert!(constants.len() >= 31, "{constants:?}");
+        for code in constants {
+            assert!(reason(code).is_some(), "{code} is no reason");
         }
     }
 

@@ -8,10 +8,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::hash;
+use crate::pointer::{BUCKET_ALGO, Pointer, Selection};
 use crate::policy::{Decision, Inputs, REASONS_VERSION};
 use crate::protocol::Usage;
 use crate::signature::{CATALOG_VERSION, Hashes};
 use crate::trace::Trace;
+
+/// Of the form receipts are written in. The first one did not say it.
+pub const VERSION: u64 = 2;
 
 /// Hex digits of the hash that name a receipt.
 const ID_DIGITS: usize = 24;
@@ -103,6 +107,45 @@ pub struct Failure {
     pub message: String,
 }
 
+/// How it came that this artifact was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rollout {
+    /// `primary`, `canary`, or `pinned`: named by whoever asked.
+    pub variant: &'static str,
+    pub canary_percent: u8,
+    pub bucket: Option<u8>,
+    pub seed: Option<String>,
+    pub scope: Option<&'static str>,
+    /// Of the pointer, if one has decided; without, a receipt says nothing of seed, scope and bucket algorithm.
+    pub revision: Option<u64>,
+}
+
+/// As it is without a pointer.
+impl Default for Rollout {
+    fn default() -> Self {
+        Self { variant: "primary", canary_percent: 0, bucket: None, seed: None, scope: None, revision: None }
+    }
+}
+
+impl Rollout {
+    /// What a pointer has selected, in this revision of it.
+    pub fn of(pointer: &Pointer, selection: &Selection, revision: u64) -> Self {
+        Self {
+            variant: selection.variant.word(),
+            canary_percent: pointer.canary_percent,
+            bucket: selection.bucket,
+            seed: Some(pointer.rollout_seed.clone()),
+            scope: Some(selection.scope),
+            revision: Some(revision),
+        }
+    }
+
+    /// Of one that was named, whatever a pointer says.
+    pub fn pinned() -> Self {
+        Self { variant: "pinned", ..Self::default() }
+    }
+}
+
 /// All that a receipt is made from.
 #[derive(Debug, Clone)]
 pub struct Receipt<'r> {
@@ -114,6 +157,9 @@ pub struct Receipt<'r> {
     pub parent_prediction_id: Option<&'r str>,
     pub signature_id: &'r str,
     pub strategy_id: &'r str,
+    /// What has answered: an artifact, or the signature by itself.
+    pub compiled_id: &'r str,
+    pub rollout: &'r Rollout,
     pub hashes: &'r Hashes,
     pub params_hash: &'r str,
     /// Without an answer: of null.
@@ -183,6 +229,9 @@ const POLICY: [&str; 13] = [
     "rollout_bucket",
     "inputs",
 ];
+/// Only where a pointer has decided.
+const ROLLOUT: [&str; 4] = ["rollout_seed", "key_scope", "bucket_algo", "pointer_revision"];
+const VARIANTS: [&str; 3] = ["primary", "canary", "pinned"];
 const BUDGET: [&str; 7] =
     ["currency", "input_tokens", "output_tokens", "total_tokens", "spent", "reserved", "remaining"];
 const TIMING: [&str; 3] = ["started_at", "completed_at", "latency_ms"];
@@ -190,9 +239,10 @@ const TIMING: [&str; 3] = ["started_at", "completed_at", "latency_ms"];
 impl Receipt<'_> {
     /// The receipt as it is kept.
     pub fn to_json(&self) -> Value {
-        let compiled_id = compiled_id(self.signature_id, self.strategy_id);
+        let (compiled_id, rollout) = (self.compiled_id, self.rollout);
         let output_hash = self.output_hash.map_or_else(|| hash::of(&Value::Null), str::to_owned);
         let mut receipt = json!({
+            "receipt_version": VERSION,
             "kind": self.kind,
             "run_id": self.run_id,
             "ordinal": self.ordinal,
@@ -215,9 +265,9 @@ impl Receipt<'_> {
                 "evaluation_hash": self.decision.evaluation_hash,
                 "compiled_id": compiled_id,
                 "strategy_id": self.strategy_id,
-                "artifact_variant": "primary",
-                "canary_percent": 0,
-                "rollout_bucket": null,
+                "artifact_variant": rollout.variant,
+                "canary_percent": rollout.canary_percent,
+                "rollout_bucket": rollout.bucket,
                 "inputs": self.inputs,
             },
             "budget": self.budget,
@@ -225,6 +275,13 @@ impl Receipt<'_> {
             "catalog_version": CATALOG_VERSION,
             "status": self.status,
         });
+        if let Some(revision) = rollout.revision {
+            let policy = &mut receipt["policy"];
+            policy["rollout_seed"] = json!(rollout.seed);
+            policy["key_scope"] = json!(rollout.scope);
+            policy["bucket_algo"] = json!(BUCKET_ALGO);
+            policy["pointer_revision"] = json!(revision);
+        }
         let texts = [
             ("parent_prediction_id", self.parent_prediction_id),
             ("provider", self.provider),
@@ -287,6 +344,13 @@ pub fn check(receipt: &Value) -> Result<(), Vec<String>> {
     for field in ["ordinal", "catalog_version"] {
         need(format_args!("{field}"), receipt[field].is_u64(), "a whole number");
     }
+    let version = receipt.get("receipt_version");
+    let is_known = version.is_none_or(|version| *version == VERSION);
+    need(
+        format_args!("receipt_version"),
+        is_known,
+        &format!("{VERSION} or missing; if it is newer, use a newer actum"),
+    );
     let one_of = |value: &Value, words: &[&str]| value.as_str().is_some_and(|word| words.contains(&word));
     need(format_args!("kind"), one_of(&receipt["kind"], &KINDS), "call or prediction");
     need(format_args!("status"), one_of(&receipt["status"], &STATUSES), &STATUSES.join(", "));
@@ -308,6 +372,22 @@ pub fn check(receipt: &Value) -> Result<(), Vec<String>> {
         policy["evaluation_hash"].as_str().is_some_and(is_hash),
         "a SHA-256 in hex",
     );
+    need(
+        format_args!("policy.artifact_variant"),
+        one_of(&policy["artifact_variant"], &VARIANTS),
+        "primary, canary or pinned",
+    );
+    let up_to = |value: &Value, max: u64| value.as_u64().is_some_and(|n| n <= max);
+    need(format_args!("policy.canary_percent"), up_to(&policy["canary_percent"], 100), "a whole number from 0 to 100");
+    let bucket = &policy["rollout_bucket"];
+    need(format_args!("policy.rollout_bucket"), bucket.is_null() || up_to(bucket, 99), "from 0 to 99, or null");
+    if ROLLOUT.iter().any(|field| !policy[*field].is_null()) {
+        for field in &ROLLOUT[..3] {
+            need(format_args!("policy.{field}"), policy[*field].is_string(), "text, there with the others");
+        }
+        let revision = &policy["pointer_revision"];
+        need(format_args!("policy.pointer_revision"), revision.is_u64(), "a whole number, there with the others");
+    }
     for field in ["input_tokens", "output_tokens", "total_tokens", "spent", "reserved"] {
         need(format_args!("budget.{field}"), receipt["budget"][field].is_u64(), "a whole number");
     }
@@ -324,122 +404,9 @@ pub fn check(receipt: &Value) -> Result<(), Vec<String>> {
     if flaws.is_empty() { Ok(()) } else { Err(flaws) }
 }
 
-fn is_hash(text: &str) -> bool {
+pub(crate) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 #[cfg(test)]
-mod tests {
-    use actum_contract::execution::Redactor;
-
-    use super::*;
-    use crate::policy::evaluate;
-    use crate::{signature, trace};
-
-    #[test]
-    fn the_id_is_the_hash_of_what_it_covers() {
-        let receipt = made(|_| {});
-        let covered: serde_json::Map<String, Value> =
-            COVERED.iter().map(|field| ((*field).to_owned(), receipt[*field].clone())).collect();
-        assert_eq!(id(&receipt), format!("pred_{}", &hash::of(&Value::Object(covered))[..ID_DIGITS]));
-        assert!(COVERED.is_sorted());
-    }
-
-    fn made(change: impl FnOnce(&mut Receipt<'_>)) -> Value {
-        let signature = signature::gateway("messages");
-        let (hashes, id) = (signature.hashes(), signature.id());
-        let inputs = Inputs { policy_id: "p".to_owned(), ..Inputs::default() };
-        let decision = evaluate(&inputs);
-        let trace = trace::capture("run_1", &id, &json!({"a": 1}), &Redactor::default());
-        let params_hash = hash::of(&json!({"q": 1}));
-        let mut receipt = Receipt {
-            kind: Kind::Call,
-            run_id: "run_1",
-            ordinal: 1,
-            prediction_id: "prd_1",
-            parent_prediction_id: None,
-            signature_id: &id,
-            strategy_id: "direct.v1",
-            hashes: &hashes,
-            params_hash: &params_hash,
-            output_hash: None,
-            inputs: &inputs,
-            decision: &decision,
-            budget: Budget::of("usd_micros", &Usage { input: 3, output: 4, ..Usage::default() }),
-            timing: Timing { started_at: "a".to_owned(), completed_at: "b".to_owned(), latency_ms: 7 },
-            trace: Some(&trace),
-            status: Status::Denied,
-            error: None,
-            provider: None,
-            model: None,
-            protocol: None,
-        };
-        change(&mut receipt);
-        receipt.to_json()
-    }
-
-    #[test]
-    fn a_receipt_is_whole_for_every_end() {
-        for status in [Status::Succeeded, Status::Denied, Status::Failed, Status::Partial, Status::Unknown] {
-            for kind in [Kind::Call, Kind::Prediction] {
-                let receipt = made(|r| (r.status, r.kind) = (status, kind));
-                assert_eq!(check(&receipt), Ok(()));
-                assert_eq!(receipt["status"], status.word());
-            }
-        }
-        let receipt = made(|_| ());
-        assert_eq!(receipt["compiled_id"], "catalog:actum/gateway_messages.v1:direct.v1");
-        assert_eq!(receipt["output_hash"], hash::of(&Value::Null));
-        assert_eq!((&receipt["budget"]["total_tokens"], &receipt["budget"]["remaining"]), (&json!(7), &json!(null)));
-        assert_eq!(check(&made(|r| r.trace = None)), Ok(()));
-        let long = made(|r| r.error = Some(Failure { reason_code: "x".to_owned(), message: "y".repeat(5_000) }));
-        assert_eq!(long["error"]["message"].as_str().unwrap().len(), MESSAGE_CHARS_MAX);
-        // What was kept is decided again, and the same comes out.
-        let inputs: Inputs = serde_json::from_value(receipt["policy"]["inputs"].clone()).unwrap();
-        assert_eq!(evaluate(&inputs).evaluation_hash, receipt["policy"]["evaluation_hash"]);
-    }
-
-    #[test]
-    fn the_id_covers_all_but_the_time() {
-        let first = made(|_| ());
-        let id = |change: fn(&mut Receipt<'_>)| made(change)["receipt_id"].clone();
-        assert!(
-            first["receipt_id"].as_str().unwrap().starts_with("pred_")
-                && first["receipt_id"].as_str().unwrap().len() == 29
-        );
-        assert_eq!(id(|r| r.timing.latency_ms = 99), first["receipt_id"]);
-        assert_ne!(id(|r| r.ordinal = 2), first["receipt_id"]);
-        assert_ne!(id(|r| r.run_id = "run_2"), first["receipt_id"]);
-        assert_ne!(id(|r| r.budget.spent = 1), first["receipt_id"]);
-        assert_ne!(id(|r| r.trace = None), first["receipt_id"]);
-    }
-
-    #[test]
-    fn what_is_missing_or_changed_is_found() {
-        let good = made(|_| ());
-        for field in TEXTS.into_iter().chain([
-            "ordinal",
-            "catalog_version",
-            "status",
-            "policy",
-            "budget",
-            "timing",
-            "trace_hash",
-        ]) {
-            let mut bad = good.clone();
-            bad.as_object_mut().unwrap().remove(field);
-            assert!(check(&bad).is_err(), "{field}");
-        }
-        for (part, fields) in [("policy", &POLICY[..]), ("budget", &BUDGET), ("timing", &TIMING)] {
-            for field in fields {
-                let mut bad = good.clone();
-                bad[part].as_object_mut().unwrap().remove(*field);
-                assert!(check(&bad).unwrap_err().iter().any(|flaw| flaw.contains(field)), "{part}.{field}");
-            }
-        }
-        let mut bad = good;
-        bad["budget"]["spent"] = json!(1);
-        assert!(check(&bad).unwrap_err()[0].starts_with("receipt_id must be pred_"));
-        assert!(check(&json!(null)).is_err() && check(&json!([])).is_err());
-    }
-}
+mod tests;

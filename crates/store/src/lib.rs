@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use actum_ledger::Journal;
 use actum_ledger::journal::JournalError;
+use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
 use actum_ledger::run::Runs;
 use actum_ledger::spend::Spend;
@@ -31,9 +32,9 @@ pub use migration::VERSION;
 pub use upkeep::{Check, Projection, Upkeep};
 
 /// Everything a store can do.
-pub trait Store: Journal + Upkeep + Runs + Registry + Spend {}
+pub trait Store: Journal + Upkeep + Runs + Registry + Pointers + Spend {}
 
-impl<T: Journal + Upkeep + Runs + Registry + Spend> Store for T {}
+impl<T: Journal + Upkeep + Runs + Registry + Pointers + Spend> Store for T {}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,6 +29,10 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite-0004.sql"),
         postgres: include_str!("../migrations/postgres-0004.sql"),
     },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0005.sql"),
+        postgres: include_str!("../migrations/postgres-0005.sql"),
+    },
 ];
 
 /// The version this program writes.

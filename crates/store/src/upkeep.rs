@@ -118,4 +118,5 @@ pub(crate) fn audited(all: &[Authorization], sums: &[Sum]) -> Check {
 }
 
 /// The projections, in the order in which they are reported.
-pub(crate) const PROJECTIONS: [&str; 5] = ["ledger_log", "ledger_node", "execution", "superseded", "registry"];
+pub(crate) const PROJECTIONS: [&str; 6] =
+    ["ledger_log", "ledger_node", "execution", "superseded", "registry", "pointer"];

@@ -11,6 +11,7 @@ use actum_store::{Location, Older, Store, open};
 use actum_testkit::conformance;
 use actum_testkit::folder::Folder;
 use actum_testkit::memory::Memory;
+use actum_testkit::pointer::{self, Kept};
 use actum_testkit::postgres::shared_url;
 use actum_testkit::registry::{self, Registered};
 use actum_testkit::runs::{self, Both};
@@ -174,6 +175,80 @@ fn postgres_registry() {
     });
 }
 
+fn kept(store: &Arc<dyn Store>) -> Kept {
+    Kept { pointers: Arc::<dyn Store>::clone(store), journal: Arc::<dyn Store>::clone(store) }
+}
+
+/// The pointers follow from the journal: they are in a copy, and they can be made anew.
+async fn rebuilt_pointers(store: Arc<dyn Store>) {
+    let seen = async |store: &Arc<dyn Store>| {
+        let mut all = Vec::new();
+        for name in pointer::TENANTS {
+            all.push(store.pointers(&runs::tenant(name)).await.unwrap());
+        }
+        all
+    };
+    let differing = async |store: &Arc<dyn Store>, replace: bool| {
+        let projections = store.projections(replace).await.unwrap();
+        assert!(projections.iter().all(|p| p.name == "pointer" || p.differing == 0), "{projections:?}");
+        let found = projections.iter().find(|p| p.name == "pointer").unwrap();
+        assert_eq!(found.rows, 9);
+        found.differing
+    };
+    let before = seen(&store).await;
+    assert!(before.iter().all(|pointers| !pointers.is_empty()));
+    assert_eq!((differing(&store, false).await, differing(&store, true).await), (0, 0));
+    assert_eq!(seen(&store).await, before);
+    let folder = Folder::new();
+    let copy = folder.join("copy.db");
+    store.backup(&copy).await.unwrap();
+    let copied = self::store(&Location::Sqlite(copy.clone())).await;
+    assert_eq!(seen(&copied).await, before);
+    drop(copied);
+    // What somebody else did to the table, in any of its columns, is found and mended.
+    for (harm, rows) in [
+        ("DELETE FROM pointer WHERE tenant = 'life'", 1),
+        ("UPDATE pointer SET n = n - 1 WHERE tenant = 'life'", 2),
+        ("UPDATE pointer SET restores = 1 WHERE tenant = 'rivals'", 2),
+        ("UPDATE pointer SET seq = seq + 1 WHERE tenant = 'crowd'", 2),
+        ("UPDATE pointer SET body = '{}' WHERE tenant = 'bob'", 2),
+        ("INSERT INTO pointer SELECT tenant, 'x', n, restores, seq, body FROM pointer WHERE tenant = 'bob'", 1),
+    ] {
+        rusqlite::Connection::open(&copy).unwrap().execute_batch(harm).unwrap();
+        let copied = self::store(&Location::Sqlite(copy.clone())).await;
+        assert_ne!(seen(&copied).await, before, "{harm}");
+        assert_eq!((differing(&copied, false).await, differing(&copied, true).await), (rows, rows), "{harm}");
+        assert_eq!((seen(&copied).await, differing(&copied, false).await), (before.clone(), 0), "{harm}");
+        assert!(copied.check_database().await.unwrap().ok);
+    }
+}
+
+#[test]
+fn memory_pointers() {
+    let memory = Arc::new(Memory::default());
+    let both = Kept { pointers: Arc::<Memory>::clone(&memory), journal: memory };
+    block_on(pointer::pointers(both));
+}
+
+#[test]
+fn sqlite_pointers() {
+    let folder = Folder::new();
+    block_on(async {
+        let store = store(&Location::Sqlite(folder.join("actum.db"))).await;
+        pointer::pointers(kept(&store)).await;
+        rebuilt_pointers(store).await;
+    });
+}
+
+#[test]
+fn postgres_pointers() {
+    block_on(async {
+        let store = store(&Location::Postgres(shared_url())).await;
+        pointer::pointers(kept(&store)).await;
+        rebuilt_pointers(store).await;
+    });
+}
+
 /// The money is in a copy, to the last unit, and adds up wherever it is.
 async fn copied_money(store: Arc<dyn Store>) {
     let check = store.check_spend().await.unwrap();
@@ -243,7 +318,7 @@ fn sqlite() {
         upkeep(first).await;
         // Another opening finds the same store.
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 9);
+        assert_eq!(again.tenants().await.unwrap().len(), 10);
     });
 }
 
@@ -255,6 +330,6 @@ fn postgres() {
         conformance::journal(Arc::<dyn Store>::clone(&first)).await;
         upkeep(first).await;
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 9);
+        assert_eq!(again.tenants().await.unwrap().len(), 10);
     });
 }

@@ -16,6 +16,7 @@ use actum_ledger::verify::Walk;
 use serde_json::{Value, json};
 
 use crate::event::{event, signal, submission};
+use crate::pointer;
 use crate::registry::{change, own};
 
 type Shared = Arc<dyn Journal>;
@@ -31,6 +32,7 @@ pub async fn journal(journal: Shared) {
     large_entries(&journal).await;
     the_ledgers_own_time(&journal).await;
     changes_of_the_registry(&journal).await;
+    changes_of_a_pointer(&journal).await;
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -223,6 +225,13 @@ async fn changes_of_the_registry(journal: &Shared) {
     let first = change("registry", Kind::Tool, "grep", 1);
     assert_eq!(code(&append(journal, first.document()).await), Some(Code::Validation));
     let made = journal.append(own(&first)).await.expect("the journal answers");
+    assert!(matches!(made, Outcome::Created { seq: 0, .. }), "{made:?}");
+}
+
+async fn changes_of_a_pointer(journal: &Shared) {
+    let first = pointer::change("pointer", "@acme/mail/Sort.v2", 1);
+    assert_eq!(code(&append(journal, first.document()).await), Some(Code::Validation));
+    let made = journal.append(pointer::own(&first)).await.expect("the journal answers");
     assert!(matches!(made, Outcome::Created { seq: 0, .. }), "{made:?}");
 }
 

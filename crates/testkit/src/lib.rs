@@ -8,6 +8,7 @@ pub mod event;
 pub mod folder;
 pub mod memory;
 pub mod model;
+pub mod pointer;
 pub mod postgres;
 pub mod program;
 pub mod registry;

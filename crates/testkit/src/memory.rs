@@ -13,6 +13,7 @@ use actum_ledger::entry::Entry;
 use actum_ledger::event::State;
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::{Node, join};
+use actum_ledger::pointer::{Pointed, Pointers};
 use actum_ledger::registry::{Head, Item, Kind, Registry, Status};
 use actum_ledger::time::{self, Moment};
 use actum_ledger::verify::Row;
@@ -79,6 +80,12 @@ impl Content {
         newest.into_values()
     }
 
+    /// Where the pointers stand, by signature.
+    fn pointed(&self, tenant: &Tenant) -> BTreeMap<String, Pointed> {
+        let all = self.of(tenant).iter().filter_map(|entry| entry.moved.as_deref().map(|moved| moved.at(entry.seq)));
+        all.map(|row| (row.signature.clone(), row)).collect()
+    }
+
     fn dependency(&self, tenant: &Tenant, id: &str) -> Dependency {
         let all = self.of(tenant);
         let found = all.iter().find(|e| e.id == id).map(|this| {
@@ -123,6 +130,16 @@ impl Registry for Memory {
 
 fn is_there(item: &Item) -> bool {
     item.status != Status::Removed
+}
+
+impl Pointers for Memory {
+    fn pointer<'a>(&'a self, tenant: &'a Tenant, signature: &'a str) -> Work<'a, Option<Pointed>> {
+        self.with(|s| s.pointed(tenant).remove(signature))
+    }
+
+    fn pointers<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<Pointed>> {
+        self.with(|s| s.pointed(tenant).into_values().collect())
+    }
 }
 
 impl Journal for Memory {

@@ -250,9 +250,11 @@ impl Shared {
             return answer;
         };
         let mut state = self.state();
+        let before = state.requests.iter().filter(|one| one.body == request.body).count();
         let aside = self.script.aside.as_ref().filter(|_| !ask.has_tools);
-        let (turn, usage, number) = match aside {
-            Some((text, usage)) => (Turn::Text(text.clone()), *usage, state.requests.len()),
+        let aside = aside.map(|(text, usage)| (Turn::Text(text.clone()), *usage));
+        let (turn, usage, number) = match self.script.to(&body, before).or(aside) {
+            Some((turn, usage)) => (turn, usage, state.requests.len()),
             None => {
                 let number = state.taken;
                 state.taken += 1;

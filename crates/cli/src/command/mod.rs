@@ -3,11 +3,15 @@
 pub(crate) mod append;
 pub(crate) mod apply;
 pub(crate) mod approvals;
+pub(crate) mod artifact;
 pub(crate) mod canon;
+pub(crate) mod compile;
 pub(crate) mod completions;
 pub(crate) mod contract;
+pub(crate) mod dataset;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod eval;
 pub(crate) mod exec;
 pub(crate) mod gateway;
 pub(crate) mod init;
@@ -15,6 +19,7 @@ pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod pointer;
 pub(crate) mod predict;
 pub(crate) mod prove;
 pub(crate) mod resume;
@@ -55,7 +60,12 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Init(init) => init.run(&global, out),
         Command::Run(run) => run.run(&global, out),
         Command::Signature(verb) => verb.run(&global, out),
+        Command::Artifact(verb) => verb.run(&global, out),
+        Command::Pointer(verb) => verb.run(&global, out),
         Command::Predict(predict) => predict.run(&global, out),
+        Command::Dataset(verb) => verb.run(&global, out),
+        Command::Compile(compile) => compile.run(&global, out),
+        Command::Eval(eval) => eval.run(&global, out),
         Command::Spend(verb) => verb.run(&global, out),
         Command::Policy(verb) => verb.run(&global, out),
         Command::Trace(verb) => verb.run(&global, out),

@@ -1,33 +1,28 @@
-//! `actum predict`: one typed question to a model.
+//! `actum predict`: typed questions to a model, one or many. Which way they are asked is the pointer's to say, unless somebody
+//! names an artifact, a strategy or a model.
+
+mod batch;
+mod desk;
 
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use actum_api::error;
-use actum_contract::digest::Digest;
-use actum_ledger::receipt::{PREDICTION_TYPE, seal, statement_of, subject};
-use actum_predict::signature::Strategy;
 use actum_predict::strategy::Status;
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Ended;
 use super::run::money;
 use super::tool::plain;
 use crate::args::Global;
-use crate::config::Config;
 use crate::document::Document;
 use crate::failure::Failure;
-use crate::key::Key;
-use crate::model::alive::Alive;
-use crate::model::line::Line;
-use crate::model::predict::{Whom, predict, shown};
-use crate::model::{Authorized, Counter, Recorded, Till, catalogue};
 use crate::project::Project;
 use crate::run::shop::Open;
 use crate::ui::{Out, note};
-use crate::workspace::new_id;
+
+use desk::{Desk, Wanted, Who};
 
 /// What is read of standard input.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
@@ -45,11 +40,20 @@ pub(crate) struct Predict {
     #[arg(long = "param", value_name = "NAME=VALUE")]
     params: Vec<String>,
 
-    /// direct.v1 or rlm_lite.v1, if not the signature's own
+    /// Many questions, one after the other: JSON lines with input, and if need be key, user, run, thread, agent, expected,
+    /// score; - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "params"])]
+    batch: Option<PathBuf>,
+
+    /// Ask by this artifact, whatever the pointer says: its id, or the beginning of it
+    #[arg(long, value_name = "ID", conflicts_with_all = ["strategy", "model"])]
+    artifact: Option<String>,
+
+    /// direct.v1 or rlm_lite.v1, if not the signature's own; goes around the pointer
     #[arg(long, value_name = "STRATEGY")]
     strategy: Option<String>,
 
-    /// The model, if not the signature's own
+    /// The model, if not the signature's own; goes around the pointer
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 
@@ -57,11 +61,23 @@ pub(crate) struct Predict {
     #[arg(long, value_name = "ID")]
     provider: Option<String>,
 
-    /// The run it belongs to, where permissions are for one
+    /// Who asks, for a pointer whose key_scope is auto: the same key gets the same artifact
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// The user it is for, where a pointer goes by users
+    #[arg(long, value_name = "ID")]
+    user: Option<String>,
+
+    /// The run it belongs to, where permissions are for one, or a pointer goes by runs
     #[arg(long, value_name = "ID")]
     run: Option<String>,
 
-    /// For which agent, where permissions are for one
+    /// The thread it belongs to, where permissions are for one, or a pointer goes by threads
+    #[arg(long, value_name = "ID")]
+    thread: Option<String>,
+
+    /// For which agent, where permissions are for one, or a pointer goes by autopilots
     #[arg(long, value_name = "ID")]
     agent: Option<String>,
 
@@ -72,74 +88,51 @@ pub(crate) struct Predict {
 
 impl Predict {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        if let Some(path) = &self.batch {
+            let lines = batch::read(path, &self.who())?;
+            let open = Open::new(Project::find(global)?, out)?;
+            return batch::run(&mut Desk::open(&open, &self, out)?, &lines, out);
+        }
         let input = self.read_input()?;
         let open = Open::new(Project::find(global)?, out)?;
-        let mut signature = catalogue::find(&open.waiter, &open.tenant, &self.id)?;
-        if let Some(word) = &self.strategy {
-            signature.program.strategy = Strategy::read(word).ok_or_else(|| {
-                let words = Strategy::ALL.map(Strategy::word).join(" or ");
-                Failure::new(error::USAGE, format!("unsupported_strategy: {word:?}")).hint(format!("write {words}"))
-            })?;
-        }
-        let config = Config::read(open.project.root())?;
-        let places = (open.project.folder()?, open.project.root().to_owned());
-        let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
-        let whom = Whom::of(&counter, self.model.as_deref(), self.provider.as_deref(), &signature.program)?;
-        if let Err(flaws) = signature.check_input(&input) {
+        let mut desk = Desk::open(&open, &self, out)?;
+        if let Err(flaws) = desk.signature.check_input(&input) {
             out.detail(&flaws.join("\n"));
         }
-        let run = self.run.clone().unwrap_or_else(|| format!("predict-{}", new_id()));
-        // A run that is named is somebody else's.
-        let _alive = match self.run {
-            None => Some(Alive::enter(&counter.home, &run, open.waiter.journal.store_id())?),
-            Some(_) => None,
-        };
-        let who = Authorized { run, autopilot: self.agent.clone(), ..Authorized::default() };
-        let line = Line { till: Some(Arc::new(Till::open(&counter, who))), book: None };
-        let predicted = predict(&line, &whom, &signature, &input, None)?;
-        if let Some(path) = self.record.as_ref().filter(|_| !predicted.exchanges.is_empty()) {
-            Recorded::add(path, &predicted.exchanges)?;
+        let told = desk.ask(&Wanted { input, who: self.who(), expected: None, score: None, reason: String::new() })?;
+        if let Some(moved) = &told.moved {
+            out.remark(moved);
         }
-        let mut shown = shown(&predicted);
-        shown["receipt_path"] = json!(sealed(&open, &shown["receipt"])?);
-        let outcome = &predicted.outcome;
-        let code = match (outcome.status, &outcome.error) {
-            (Status::Succeeded | Status::Partial, _) => 0,
-            (_, Some(stop)) => {
-                let name = match stop.reason_code.as_str() {
-                    "predict_failed.invalid_input" => error::INPUT,
-                    "policy_denied.approval_required" | "policy_denied.threshold_exceeded" => error::APPROVAL_NEEDED,
-                    _ if stop.is_denied => error::SPEND_DENIED,
-                    _ => error::PREDICT_FAILED,
-                };
-                let receipt = shown["receipt_id"].as_str().unwrap_or_default();
-                let failure = Failure::new(name, format!("{}: {}", stop.reason_code, stop.message))
-                    .details(json!({"reason_code": stop.reason_code, "receipt_id": receipt}));
-                let failure = match name {
-                    error::SPEND_DENIED => failure.hint(format!("`actum policy explain {receipt}` shows the rule")),
-                    error::PREDICT_FAILED => failure.hint(format!("`actum trace show {receipt}` shows what was said")),
-                    _ => failure,
-                };
-                if !global.json {
-                    return Err(failure);
-                }
-                failure.row.exit
-            }
-            (_, None) => 1,
+        let (shown, outcome) = (&told.shown, &told.outcome);
+        let code = match told.failure {
+            Some(failure) if !global.json => return Err(failure),
+            Some(failure) => failure.row.exit,
+            None => 0,
         };
-        out.result(&shown, || serde_json::to_string_pretty(&outcome.output).unwrap_or_default());
+        out.result(shown, || serde_json::to_string_pretty(&outcome.output).unwrap_or_default());
         if outcome.status == Status::Partial && !out.is_json() {
             let why = outcome.error.as_ref().map(|stop| stop.message.clone()).unwrap_or_default();
             note(&format!("this is the best that could be had, not the whole: {why}"));
         }
         let budget = &shown["budget"];
-        out.remark(&format!(
-            "{} tokens, {}  receipt {}",
-            budget["total_tokens"],
-            money(budget["spent"].as_u64().unwrap_or(0), budget["currency"].as_str().unwrap_or_default()),
-            shown["receipt_id"].as_str().unwrap_or_default()
-        ));
+        let spent = money(budget["spent"].as_u64().unwrap_or(0), budget["currency"].as_str().unwrap_or_default());
+        let receipt = shown["receipt_id"].as_str().unwrap_or_default();
+        let by = match shown["artifact"]["pointer_revision"].as_u64() {
+            Some(_) => format!("  {}", shown["artifact"]["variant"].as_str().unwrap_or_default()),
+            None => String::new(),
+        };
+        out.remark(&format!("{} tokens, {spent}{by}  receipt {receipt}", budget["total_tokens"]));
         Ok(code)
+    }
+
+    fn who(&self) -> Who {
+        Who {
+            key: self.key.clone(),
+            user: self.user.clone(),
+            run: self.run.clone(),
+            thread: self.thread.clone(),
+            agent: self.agent.clone(),
+        }
     }
 
     fn read_input(&self) -> Result<Value, Failure> {
@@ -176,19 +169,4 @@ impl Predict {
         }
         Ok(input)
     }
-}
-
-/// Signs the receipt, for whoever wants to verify it elsewhere.
-fn sealed(open: &Open, receipt: &Value) -> Result<String, Failure> {
-    let key = Key::find_or_make(&open.project)?;
-    let text = actum_predict::hash::canonical(receipt);
-    let name = receipt["receipt_id"].as_str().unwrap_or_default();
-    let of = subject(name, Digest::sha256(&text), &Digest::blake3(&text).to_hex());
-    let said = statement_of(PREDICTION_TYPE, vec![of], json!({"receiptId": name, "prediction": receipt}));
-    let envelope = seal(&said, &key.signing);
-    let folder = open.project.folder()?.join("predictions");
-    let path = folder.join(format!("{name}.json"));
-    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, format!("{envelope}\n")));
-    written.map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))?;
-    Ok(path.display().to_string())
 }

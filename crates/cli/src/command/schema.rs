@@ -24,12 +24,15 @@ pub(crate) struct Schema {
 
 type Make = fn() -> Value;
 
-const SCHEMAS: [(&str, Make); 9] = [
+const SCHEMAS: [(&str, Make); 12] = [
     ("adapter", actum_contract::tool::adapter_schema),
+    ("artifact", actum_predict::artifact::schema),
+    ("compile-job", actum_predict::compile::schema),
     ("config", crate::config::schema),
     ("execution", actum_contract::execution::schema),
     ("execution-config", contract::json_schema),
     ("execution-event", ledger::execution_event),
+    ("guard", actum_predict::guard::schema),
     ("ledger-entry", ledger::ledger_entry),
     ("signature", actum_predict::signature::schema),
     ("tool", actum_contract::tool::tool_schema),

@@ -61,12 +61,15 @@ pub(crate) struct Why {
 
 impl Why {
     pub(crate) fn by(self) -> By {
-        let user =
-            || ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
-        let number = || format!("user {}", rustix::process::getuid().as_raw());
-        let actor = self.actor.or_else(user).unwrap_or_else(number);
-        By { actor, reason: self.reason.unwrap_or_default() }
+        By { actor: actor(self.actor), reason: self.reason.unwrap_or_default() }
     }
+}
+
+/// Who acts: the one that is named, else the user.
+pub(crate) fn actor(named: Option<String>) -> String {
+    let user = || ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
+    let number = || format!("user {}", rustix::process::getuid().as_raw());
+    named.or_else(user).unwrap_or_else(number)
 }
 
 #[derive(Debug, Subcommand)]

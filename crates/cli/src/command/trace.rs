@@ -1,18 +1,17 @@
 //! `actum trace` and `actum policy`: what was asked and answered, and why it was allowed or not.
 
 use actum_api::error;
-use actum_contract::blob::Blobs as _;
-use actum_contract::digest::Digest;
 use actum_ledger::journal::Range;
 use actum_ledger::spend;
-use actum_predict::policy::{self, Inputs};
+use actum_predict::evolve::Kind;
+use actum_predict::policy::{self, Inputs, REASONS_VERSION};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::model::receipt;
+use crate::model::{evidence, receipt};
 use crate::project::Project;
 use crate::run::shop::Open;
 use crate::ui::{Out, table};
@@ -21,8 +20,6 @@ use crate::ui::{Out, table};
 const PAGE: usize = 500;
 /// Beyond every entry.
 const END: u64 = i64::MAX as u64;
-/// Parts of a trace within parts of it.
-const DEPTH_MAX: usize = 32;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -98,8 +95,8 @@ fn list(open: &Open, run: Option<&str>, limit: u64, out: &mut Out) -> Ended {
 
 fn show(open: &Open, id: &str, out: &mut Out) -> Ended {
     let payload = find(open, id)?;
-    let traces = actum_store::blob::Folder::open(&open.project.folder()?.join("traces"))?;
-    let mut shown = read(&payload, &traces)?;
+    let traces = receipt::traces(&open.project.folder()?)?;
+    let mut shown = receipt::whole(&payload, &traces)?;
     // What a prediction asked is with its calls.
     if payload["receipt"]["kind"] == "prediction" {
         let (above, mut calls) = (payload["receipt"]["prediction_id"].clone(), Vec::new());
@@ -112,44 +109,10 @@ fn show(open: &Open, id: &str, out: &mut Out) -> Ended {
             receipt["timing"]["completed_at"].as_str().is_some_and(|at| at < since.as_str())
         })?;
         calls.reverse();
-        shown["calls"] = calls.iter().map(|call| read(call, &traces)).collect::<Result<Value, _>>()?;
+        shown["calls"] = calls.iter().map(|call| receipt::whole(call, &traces)).collect::<Result<Value, _>>()?;
     }
     out.result(&shown, || serde_json::to_string_pretty(&shown).unwrap_or_default());
     Ok(0)
-}
-
-/// A receipt with its whole trace, wherever that lies.
-fn read(payload: &Value, traces: &actum_store::blob::Folder) -> Result<Value, Failure> {
-    let (receipt, mut trace) = (payload["receipt"].clone(), payload["trace"].clone());
-    let id = receipt["receipt_id"].as_str().unwrap_or_default();
-    if trace["storage"] == "external" {
-        let uri = trace["artifact_uri"].as_str().unwrap_or_default();
-        let digest = uri.strip_prefix("blob:blake3:").and_then(Digest::from_hex).ok_or_else(|| {
-            Failure::new(error::LEDGER_DAMAGED, format!("the trace of {id} lies at {uri:?}, which is no address"))
-        })?;
-        let bytes = traces.read(digest)?;
-        let is_right = trace["trace_hash"] == Digest::sha256(&bytes).to_hex();
-        let text = serde_json::from_slice(&bytes).ok().filter(|_| is_right);
-        trace["payload"] =
-            text.ok_or_else(|| Failure::new(error::CONTENT_DAMAGED, format!("the trace of {id} is not what it was")))?;
-    }
-    fill(&mut trace["payload"], traces, DEPTH_MAX);
-    Ok(json!({"receipt": receipt, "trace": trace}))
-}
-
-/// Puts parts that are kept by themselves where they belong.
-fn fill(value: &mut Value, traces: &actum_store::blob::Folder, depth: usize) {
-    let named = value[receipt::BLOB].as_str().and_then(Digest::from_hex);
-    if let Some(part) = named.and_then(|digest| serde_json::from_slice(&traces.read(digest).ok()?).ok()) {
-        *value = part;
-        return;
-    }
-    let Some(depth) = depth.checked_sub(1) else { return };
-    match value {
-        Value::Array(all) => all.iter_mut().for_each(|one| fill(one, traces, depth)),
-        Value::Object(all) => all.values_mut().for_each(|one| fill(one, traces, depth)),
-        _ => {}
-    }
 }
 
 impl PolicyVerb {
@@ -174,6 +137,7 @@ impl PolicyVerb {
 fn explain(open: &Open, id: &str, out: &mut Out) -> Ended {
     let payload = find(open, id)?;
     let decided = &payload["receipt"]["policy"];
+    check_reasons(decided)?;
     let inputs: Inputs = serde_json::from_value(decided["inputs"].clone())
         .map_err(|e| Failure::new(error::LEDGER_DAMAGED, format!("the receipt of {id} has no inputs: {e}")))?;
     let again = policy::evaluate(&inputs);
@@ -215,12 +179,23 @@ fn explain(open: &Open, id: &str, out: &mut Out) -> Ended {
     Ok(u8::from(!identical))
 }
 
+/// What was decided by other reasons is not decided again by these.
+fn check_reasons(decided: &Value) -> Result<(), Failure> {
+    let version = &decided["reason_codes_version"];
+    if *version == REASONS_VERSION {
+        return Ok(());
+    }
+    let message =
+        format!("it was decided by the reasons {version}, and {REASONS_VERSION} are those that this program knows");
+    Err(Failure::new(error::STORE_UNUSABLE, message).hint("use the version of actum that wrote it, or a newer one"))
+}
+
 /// What is on record of a receipt, of a trace, or of the newest receipt of a prediction.
 fn find(open: &Open, id: &str) -> Result<Value, Failure> {
     if id.starts_with("pred_") {
         let bytes = open.waiter.wait(open.waiter.journal.entry(&open.tenant, &receipt::entry_id(id)))?;
-        if let Some(entry) = bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok()) {
-            return Ok(entry["payload"].clone());
+        if let Some(bytes) = bytes {
+            return evidence::payload_of(Kind::Receipt, &bytes);
         }
     }
     // A call of a tool that spends, by its execution or by its receipt.
@@ -263,8 +238,7 @@ fn each(open: &Open, enough: &mut dyn FnMut(&Value) -> bool) -> Result<(), Failu
         let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, range))?;
         let Some(last) = rows.last().map(|row| row.seq) else { return Ok(()) };
         for row in rows {
-            let entry: Value = serde_json::from_slice(&row.body).unwrap_or_default();
-            if enough(&entry["payload"]) {
+            if enough(&evidence::payload_of(Kind::Receipt, &row.body)?) {
                 return Ok(());
             }
         }

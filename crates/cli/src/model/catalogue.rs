@@ -8,10 +8,12 @@ use actum_engine::Waiter;
 use actum_ledger::draft;
 use actum_ledger::journal::{Outcome, Range};
 use actum_predict::Signature;
+use actum_predict::evolve::Kind;
 use actum_predict::signature::CATALOG_VERSION;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::evidence;
 use crate::failure::Failure;
 
 const TYPE: &str = "signature_catalog";
@@ -52,8 +54,8 @@ pub(crate) fn add(waiter: &Waiter, tenant: &Tenant, signature: &Signature) -> Re
     }
 }
 
-/// Whose signatures nobody else may register.
-const OURS: &str = "actum/";
+/// Whose signatures nobody else may register, nor point elsewhere.
+pub(crate) const OURS: &str = "actum/";
 
 fn next_version(signature: &Signature) -> String {
     let id = signature.id();
@@ -65,21 +67,25 @@ fn next_version(signature: &Signature) -> String {
 
 /// One by its id.
 pub(crate) fn find(waiter: &Waiter, tenant: &Tenant, id: &str) -> Result<Signature, Failure> {
+    registered(waiter, tenant, id)?.ok_or_else(|| {
+        let failure = Failure::new(error::NOT_FOUND, format!("no signature {id:?} is registered"));
+        failure.hint("`actum signature list` shows what is; `actum signature add FILE` registers one")
+    })
+}
+
+/// The same, if there is one.
+pub(crate) fn registered(waiter: &Waiter, tenant: &Tenant, id: &str) -> Result<Option<Signature>, Failure> {
     if let Some(own) = super::agent::signatures().into_iter().find(|one| one.id() == id) {
-        return Ok(own);
+        return Ok(Some(own));
     }
     let bytes = waiter.wait(waiter.journal.entry(tenant, &entry_id(id)))?;
-    let Some(bytes) = bytes else {
-        let failure = Failure::new(error::NOT_FOUND, format!("no signature {id:?} is registered"));
-        return Err(failure.hint("`actum signature list` shows what is; `actum signature add FILE` registers one"));
-    };
-    read(&bytes)
+    bytes.map(|bytes| read(&bytes)).transpose()
 }
 
 fn read(bytes: &[u8]) -> Result<Signature, Failure> {
     let damaged = |why: String| Failure::new(error::LEDGER_DAMAGED, format!("a signature in the ledger {why}"));
-    let entry: Value = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
-    Signature::read(&entry["payload"]["signature"])
+    let payload = evidence::payload_of(Kind::Signature, bytes)?;
+    Signature::read(&payload["signature"])
         .map_err(|flaws| damaged(flaws.first().map(ToString::to_string).unwrap_or_default()))
 }
 

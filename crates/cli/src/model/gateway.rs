@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actum_predict::protocol::{NO_RETRY, Protocol, Question, Route, Trouble, error, error_event, models, route};
-use actum_predict::signature;
+use actum_predict::{Way, signature};
 use actum_server::models::Flaw;
 use actum_server::{Asked, Head, Models, Teller};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ impl Gateway {
         if let Some(till) = &self.line.till {
             till.hang_up();
             // What cannot be written down now is found by its deadline.
-            till.counter().waiter.wait(Box::pin(till.abandon())).unwrap_or_default();
+            till.counter().waiter.wait(Box::pin(till.abandon(None))).unwrap_or_default();
         }
     }
 
@@ -148,7 +148,7 @@ impl Gateway {
         let made = match known.iter().find(|(of, _)| *of == protocol) {
             Some((_, about)) => about.clone(),
             None => {
-                let made = About::new(&signature::gateway(protocol.word()), "direct.v1");
+                let made = About::new(&Way::catalogue(signature::gateway(protocol.word())));
                 known.push((protocol, made.clone()));
                 made
             }

@@ -3,14 +3,19 @@
 
 pub(crate) mod agent;
 pub(crate) mod alive;
+pub(crate) mod artifact;
 pub(crate) mod catalogue;
 mod clean;
+pub(crate) mod evidence;
 pub(crate) mod gateway;
+pub(crate) mod guard;
 pub(crate) mod line;
 pub(crate) mod predict;
 pub(crate) mod receipt;
 mod recorded;
+pub(crate) mod rollout;
 mod till;
+pub(crate) mod trial;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actum_api::error;
+use actum_predict::artifact::Incompatible;
 use actum_predict::policy::{self, Context, Decision, Inputs};
-use actum_predict::protocol::{Prompt, Protocol, Said, Structured, compose, extract};
+use actum_predict::protocol::{Prompt, Protocol, Said, Structured, Usage, compose, extract};
 use actum_predict::provider::Provider;
-use actum_predict::receipt::{Budget, Failure as Reason, Kind, Receipt, Status};
+use actum_predict::receipt::{Budget, Failure as Reason, Kind, Receipt, Rollout, Status};
+use actum_predict::sanitise::sanitise;
 use actum_predict::strategy::{self, Call, Limits, Model, Outcome, Stop};
-use actum_predict::{Signature, hash, trace};
+use actum_predict::{Way, hash, trace};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -87,6 +89,17 @@ impl Whom {
 }
 
 impl Whom {
+    /// Who would be asked by a program, where nobody is.
+    pub(crate) fn nobody(program: &actum_predict::signature::Program) -> Self {
+        Self {
+            model: program.model.clone().unwrap_or_default(),
+            provider: program.provider.clone(),
+            protocol: Protocol::Chat,
+            structured: Structured::Nothing,
+            output_tokens: 0,
+        }
+    }
+
     /// As it is kept, so that a run can be repeated without the settings.
     pub(crate) fn to_json(&self) -> Value {
         let structured = match self.structured {
@@ -155,7 +168,7 @@ impl Model for Asking<'_> {
             && denial.reason_code == policy::TIMEOUT
         {
             // What it cost is not known, and is found out by somebody else.
-            till.counter().waiter.wait(Box::pin(till.abandon())).unwrap_or_default();
+            till.counter().waiter.wait(Box::pin(till.abandon(Some(&self.about.prediction)))).unwrap_or_default();
         }
         if let Some(asked) = &reply.asked {
             self.spent = self.spent.saturating_add(asked.spent);
@@ -164,12 +177,26 @@ impl Model for Asking<'_> {
             self.remaining = left.map(|left| left.saturating_sub(asked.spent));
             self.exchanges.extend(asked.exchange.clone());
         }
-        let stop = |code: &str, message: String, is_denied| Stop { reason_code: code.to_owned(), message, is_denied };
+        // What others say may hold what must not be kept.
+        let cleaned = |message: String| match &self.line.till {
+            Some(till) => match sanitise(&Value::String(message), &till.redactor) {
+                Value::String(clean) => clean,
+                other => other.to_string(),
+            },
+            None => message,
+        };
+        let stop = |code: &str, message: String, is_denied| Stop {
+            reason_code: code.to_owned(),
+            message: cleaned(message),
+            is_denied,
+        };
         if let Some((_, denial)) = &reply.trouble {
             return Err(stop(&denial.reason_code, denial.message.clone(), reply.is_denied));
         }
         if !(200..300).contains(&reply.status) {
-            let body: String = String::from_utf8_lossy(&reply.body).chars().take(ERROR_CHARS_MAX).collect();
+            // Cleaned while it is whole: half a secret is not known for one.
+            let body = cleaned(String::from_utf8_lossy(&reply.body).into_owned());
+            let body: String = body.chars().take(ERROR_CHARS_MAX).collect();
             let hint = match (reply.status, self.whom.protocol) {
                 (404, Protocol::Chat) => " (is base_url right? for openai it ends in /v1)",
                 (404, _) => " (is base_url right? it ends before /v1)",
@@ -193,20 +220,52 @@ impl Model for Asking<'_> {
 /// Letters of a provider's error that are told.
 const ERROR_CHARS_MAX: usize = 500;
 
-/// Asks. `within`: how long whoever asks waits for one answer, beside the limits of the signature.
+/// Asks. `rollout`: how it came to be this way. `within`: how long whoever asks waits for one answer, beside the limits of
+/// the signature.
 pub(crate) fn predict(
     line: &Line,
     whom: &Whom,
-    signature: &Signature,
+    way: &Way,
+    rollout: &Rollout,
     input: &Value,
     within: Option<&Within>,
 ) -> Result<Predicted, Failure> {
+    attempt(line, whom, (way, rollout), input, within, None)
+}
+
+/// Asks nobody: the artifact was made for another form of the signature. What is left of it is a receipt.
+pub(crate) fn refuse(
+    line: &Line,
+    whom: &Whom,
+    (way, rollout): (&Way, &Rollout),
+    input: &Value,
+    why: &Incompatible,
+) -> Result<Predicted, Failure> {
+    let stop = Stop { reason_code: why.reason_code.to_owned(), message: why.message.clone(), is_denied: false };
+    let trace = json!({
+        "signature_id": way.signature.id(), "compiled_id": way.compiled_id, "input_hash": hash::of(input),
+        "stopped": {"reason_code": why.reason_code, "message": why.message},
+    });
+    let (status, usage) = (strategy::Status::Failed, Usage::default());
+    let refused = Outcome { status, output: Value::Null, error: Some(stop), calls: 0, usage, trace };
+    attempt(line, whom, (way, rollout), input, None, Some(refused))
+}
+
+/// `known`: what comes of it, where nobody has to be asked.
+fn attempt(
+    line: &Line,
+    whom: &Whom,
+    (way, rollout): (&Way, &Rollout),
+    input: &Value,
+    within: Option<&Within>,
+    known: Option<Outcome>,
+) -> Result<Predicted, Failure> {
     let started = Timestamp::now();
-    let strategy = signature.program.strategy.word();
+    let signature = &way.signature;
     let mut limits = Limits::of(&signature.program, &whom.model);
     limits.model.clone_from(&whom.model);
     limits.output_tokens = limits.output_tokens.min(whom.output_tokens);
-    let about = About { provider: whom.provider.clone(), ..About::new(signature, strategy) };
+    let about = About { provider: whom.provider.clone(), rollout: rollout.clone(), ..About::new(way) };
     let waiter = line.till.as_ref().map(|till| till.counter().waiter.clone());
     let wait = |work: Waiting<'_>| match &waiter {
         Some(waiter) => waiter.block(work),
@@ -230,11 +289,11 @@ pub(crate) fn predict(
         remaining: None,
         exchanges: Vec::new(),
     };
-    let outcome = strategy::run(signature, input, &limits, &mut asking);
+    let outcome = known.unwrap_or_else(|| strategy::run(signature, input, &limits, &mut asking));
     let took_ms = asking.elapsed_ms();
     let receipt = match &line.till {
         None => None,
-        Some(till) => Some(record(till, signature, input, &outcome, &asking, started)?),
+        Some(till) => Some(record(till, input, &outcome, &asking, started)?),
     };
     let Asking { about, exchanges, .. } = asking;
     Ok(Predicted { prediction: about.prediction, outcome, receipt, exchanges, took_ms })
@@ -243,7 +302,6 @@ pub(crate) fn predict(
 /// The receipt above the calls.
 fn record(
     till: &Till,
-    signature: &Signature,
     input: &Value,
     outcome: &Outcome,
     asking: &Asking<'_>,
@@ -251,9 +309,8 @@ fn record(
 ) -> Result<Value, Failure> {
     let counter = till.counter();
     let run = till.run();
-    let trace = trace::capture(run, &signature.id(), &outcome.trace, &counter.redactor());
+    let trace = trace::capture(run, &asking.about.signature, &outcome.trace, &counter.redactor());
     let trace = receipt::keep(counter, trace)?;
-    let hashes = signature.hashes();
     // Without a call there was nothing to judge.
     let (inputs, decision) = asking.judged.clone().unwrap_or_else(|| {
         let context = Context { is_priced: true, ..Context::default() };
@@ -276,7 +333,9 @@ fn record(
         parent_prediction_id: None,
         signature_id: &asking.about.signature,
         strategy_id: &asking.about.strategy,
-        hashes: &hashes,
+        compiled_id: &asking.about.compiled_id,
+        rollout: &asking.about.rollout,
+        hashes: &asking.about.hashes,
         params_hash: &hash::of(input),
         output_hash: output_hash.as_deref(),
         inputs: &inputs,
@@ -292,7 +351,7 @@ fn record(
         },
         error: error.map(|stop| Reason { reason_code: stop.reason_code.clone(), message: stop.message.clone() }),
         provider: asking.whom.provider.as_deref(),
-        model: Some(&asking.whom.model),
+        model: Some(asking.whom.model.as_str()).filter(|model| !model.is_empty()),
         protocol: Some(asking.whom.protocol.word()),
     };
     let shown = made.to_json();

@@ -1,6 +1,7 @@
 //! The receipt of one call, as an entry for the ledger, with its trace: in it, or beside it in the store of contents.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use actum_api::error;
 use actum_contract::blob::Blobs as _;
@@ -13,6 +14,7 @@ use actum_predict::receipt::{Budget, Failure as Reason, Kind, Receipt, Status, T
 use actum_predict::sanitise::sanitise;
 use actum_predict::trace::{self, Storage, Trace};
 use actum_predict::{hash, receipt};
+use actum_store::blob::Folder as Blobs;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -22,7 +24,7 @@ use crate::failure::Failure;
 
 pub(crate) const TYPE: &str = "prediction_receipt";
 /// Stands where a part of a trace is kept by itself.
-pub(crate) const BLOB: &str = "$blob";
+const BLOB: &str = "$blob";
 /// Shorter questions are kept in one piece.
 const SPLIT_BYTES_MIN: usize = 8 << 10;
 /// Parts of a question that are shorter stay where they are.
@@ -143,6 +145,8 @@ fn made(till: &Till, begun: &Begun, ended: &Ended, omitted: Option<&str>) -> Res
         parent_prediction_id: about.parent.as_deref(),
         signature_id: &about.signature,
         strategy_id: &about.strategy,
+        compiled_id: &about.compiled_id,
+        rollout: &about.rollout,
         hashes: &about.hashes,
         params_hash: &question.exact_key(),
         output_hash: ended.output_hash.as_deref(),
@@ -253,4 +257,48 @@ fn split(counter: &Counter, redactor: &Redactor, question: &Question) -> Result<
     let parts: Vec<Vec<u8>> = parts.into_values().collect();
     store(counter, &parts)?;
     Ok(body)
+}
+
+/// Where traces lie that do not stand in their receipts.
+pub(crate) fn traces(home: &Path) -> Result<Blobs, Failure> {
+    Ok(Blobs::open(&home.join("traces"))?)
+}
+
+/// A receipt with its whole trace, wherever that lies.
+pub(crate) fn whole(payload: &Value, traces: &Blobs) -> Result<Value, Failure> {
+    let (receipt, mut trace) = (payload["receipt"].clone(), payload["trace"].clone());
+    let id = receipt["receipt_id"].as_str().unwrap_or_default();
+    if trace["storage"] == "external" {
+        let uri = trace["artifact_uri"].as_str().unwrap_or_default();
+        let digest = uri.strip_prefix("blob:blake3:").and_then(Digest::from_hex).ok_or_else(|| {
+            Failure::new(error::LEDGER_DAMAGED, format!("the trace of {id} lies at {uri:?}, which is no address"))
+        })?;
+        let bytes = traces.read(digest).map_err(|e| {
+            Failure::from(e).hint("long traces lie beside the store, in .actum/traces: whoever takes one takes both")
+        })?;
+        let is_right = trace["trace_hash"] == Digest::sha256(&bytes).to_hex();
+        let text = serde_json::from_slice(&bytes).ok().filter(|_| is_right);
+        trace["payload"] =
+            text.ok_or_else(|| Failure::new(error::CONTENT_DAMAGED, format!("the trace of {id} is not what it was")))?;
+    }
+    fill(&mut trace["payload"], traces, DEPTH_MAX);
+    Ok(json!({"receipt": receipt, "trace": trace}))
+}
+
+/// Parts of a trace within parts of it.
+const DEPTH_MAX: usize = 32;
+
+/// Puts parts that are kept by themselves where they belong.
+fn fill(value: &mut Value, traces: &Blobs, depth: usize) {
+    let named = value[BLOB].as_str().and_then(Digest::from_hex);
+    if let Some(part) = named.and_then(|digest| serde_json::from_slice(&traces.read(digest).ok()?).ok()) {
+        *value = part;
+        return;
+    }
+    let Some(depth) = depth.checked_sub(1) else { return };
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|one| fill(one, traces, depth)),
+        Value::Object(all) => all.values_mut().for_each(|one| fill(one, traces, depth)),
+        _ => {}
+    }
 }

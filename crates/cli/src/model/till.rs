@@ -13,11 +13,13 @@ use actum_kernel::Denial;
 use actum_ledger::draft::Submission;
 use actum_ledger::journal::{JournalError, Outcome};
 use actum_ledger::spend::{Authorization, CURRENCY, How, Refused, Reserve, RetryClass, Settle};
+use actum_predict::Way;
 use actum_predict::policy::{self, Context, Decision, Inputs, Loops, evaluate};
 use actum_predict::price::{Price, cost, estimate};
 use actum_predict::protocol::{Meter, Metered, Question, Trouble, Usage, is_same_model};
 use actum_predict::provider::{Kind, Provider};
-use actum_predict::signature::{Hashes, Signature};
+use actum_predict::receipt::Rollout;
+use actum_predict::signature::Hashes;
 use actum_server::{Head, Teller};
 use jiff::Timestamp;
 use serde_json::json;
@@ -46,19 +48,24 @@ pub(crate) struct About {
     pub parent: Option<String>,
     pub signature: String,
     pub strategy: String,
+    pub compiled_id: String,
     pub hashes: Hashes,
+    pub rollout: Rollout,
     /// The provider that is wanted, if one is.
     pub provider: Option<String>,
 }
 
 impl About {
-    pub(crate) fn new(signature: &Signature, strategy: &str) -> Self {
+    /// Of a signature that is asked this way, without a pointer.
+    pub(crate) fn new(way: &Way) -> Self {
         Self {
             prediction: new_id(),
             parent: None,
-            signature: signature.id(),
-            strategy: strategy.to_owned(),
-            hashes: signature.hashes(),
+            signature: way.signature.id(),
+            strategy: way.signature.program.strategy.word().to_owned(),
+            compiled_id: way.compiled_id.clone(),
+            hashes: way.hashes.clone(),
+            rollout: Rollout::default(),
             provider: None,
         }
     }
@@ -110,6 +117,8 @@ pub(crate) struct Till {
     purse: Purse,
     ordinal: AtomicU64,
     loops: Mutex<Loops>,
+    /// Whether equal questions are a sign that it leads nowhere.
+    looks_for_loops: bool,
     upstreams: Mutex<BTreeMap<String, Arc<Upstream>>>,
     pub(super) redactor: Redactor,
     /// Calls that were reserved and are not settled.
@@ -159,6 +168,7 @@ impl Till {
             who,
             ordinal: AtomicU64::new(0),
             loops: Mutex::default(),
+            looks_for_loops: true,
             upstreams: Mutex::default(),
             open: Mutex::default(),
             recording: None,
@@ -168,6 +178,11 @@ impl Till {
     /// Keeps every whole exchange in a file, too.
     pub(crate) fn recorded(self, recording: Option<Arc<Recording>>) -> Self {
         Self { recording, ..self }
+    }
+
+    /// Whoever tries something out asks the same as often as there are examples for it.
+    pub(crate) fn repeating(self) -> Self {
+        Self { looks_for_loops: false, ..self }
     }
 
     pub(crate) fn run(&self) -> &str {
@@ -293,7 +308,7 @@ impl Till {
             Some(known) => Some(known),
             None => self.purse.authorization(&currency).await?,
         };
-        let loops = lock(&self.loops).note(&question.exact_key());
+        let loops = lock(&self.loops).note(&question.exact_key()).filter(|_| self.looks_for_loops);
         let context = Context {
             loop_detected_reason: loops.map(ToOwned::to_owned),
             // What the provider adds itself has no bound, and so no price.
@@ -653,9 +668,11 @@ impl Till {
         }
     }
 
-    /// What was cut off in the middle: nobody knows what it cost. Called when nobody asks any more.
-    pub(crate) async fn abandon(&self) -> Result<(), JournalError> {
-        let open = std::mem::take(&mut *lock(&self.open));
+    /// What was cut off in the middle: nobody knows what it cost. Called when nobody asks any more, or for one prediction that
+    /// is over while others go on.
+    pub(crate) async fn abandon(&self, prediction: Option<&str>) -> Result<(), JournalError> {
+        let is_meant = |begun: &Begun| prediction.is_none_or(|id| begun.about.parent.as_deref() == Some(id));
+        let open: BTreeMap<u64, Begun> = lock(&self.open).extract_if(.., |_, begun| is_meant(begun)).collect();
         for begun in open.into_values() {
             let why = "whoever asked was gone before the answer was whole";
             let Ok((_, entry)) = receipt::entry(self, &begun, &Ended::unknown(why)) else { continue };

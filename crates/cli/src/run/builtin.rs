@@ -11,7 +11,9 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::Redactor;
 use actum_kernel::{Act, Denial, Desk, End, Event, Plan, State};
+use actum_predict::Way;
 use actum_predict::policy;
+use actum_predict::receipt::Rollout;
 use actum_predict::signature::{Program, Signature, Strategy};
 use actum_predict::strategy::{Status, Stop};
 use actum_sandbox::Ended;
@@ -202,7 +204,7 @@ impl RunHands {
     ) -> Done<(Option<End>, Taken)> {
         if let Some(till) = session.and_then(|session| session.line.till) {
             // What cannot be written down now is found by its deadline.
-            till.counter().waiter.wait(Box::pin(till.abandon())).unwrap_or_default();
+            till.counter().waiter.wait(Box::pin(till.abandon(None))).unwrap_or_default();
         }
         let heard = self.taken(Some(book), state)?;
         let end = match (&heard.denied, &heard.exhausted) {
@@ -416,7 +418,8 @@ impl RunHands {
 impl Session {
     /// Asks; what is no answer is how the act ends.
     fn ask(&self, signature: &Signature, input: &Value) -> Done<Result<Value, End>> {
-        let Predicted { outcome, .. } = predict(&self.line, &self.whom, signature, input, Some(&self.within))?;
+        let (way, rollout) = (Way::catalogue(signature.clone()), Rollout::default());
+        let Predicted { outcome, .. } = predict(&self.line, &self.whom, &way, &rollout, input, Some(&self.within))?;
         if matches!(outcome.status, Status::Succeeded | Status::Partial) {
             return Ok(Ok(outcome.output));
         }

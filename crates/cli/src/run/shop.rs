@@ -11,6 +11,7 @@ use actum_contract::digest::{Blake3, Digest};
 use actum_contract::id::Tenant;
 use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
+use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
 use actum_ledger::run::{Run, RunState, Runs};
 use actum_ledger::spend::Spend;
@@ -38,6 +39,7 @@ pub(crate) struct Open {
     pub waiter: Waiter,
     pub registry: Arc<dyn Registry>,
     pub spend: Arc<dyn Spend>,
+    pub pointers: Arc<dyn Pointers>,
     pub tenant: Tenant,
     pub place: String,
 }
@@ -49,11 +51,12 @@ impl Open {
         let store = runtime.block_on(project.open(out, false))?;
         let registry: Arc<dyn Registry> = store.clone();
         let spend: Arc<dyn Spend> = store.clone();
+        let pointers: Arc<dyn Pointers> = store.clone();
         let (runs, journal): (Arc<dyn Runs>, Arc<dyn actum_ledger::Journal>) = (store.clone(), store);
         let waiter = Waiter::new(runtime, runs, journal);
         let tenant = Tenant::new(LOCAL_TENANT).map_err(|e| internal(&e))?;
         let place = place_of(&project)?;
-        Ok(Self { project, waiter, registry, spend, tenant, place })
+        Ok(Self { project, waiter, registry, spend, pointers, tenant, place })
     }
 
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.

@@ -9,10 +9,11 @@ use actum_engine::Waiter;
 use actum_kernel::Spent;
 use actum_ledger::journal::Range;
 use actum_ledger::spend::{self, Filter, ReservationState, Spend};
+use actum_predict::evolve::Kind;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::model::receipt;
+use crate::model::{evidence, receipt};
 
 /// Receipts read at a time.
 const PAGE: usize = 50;
@@ -72,8 +73,12 @@ pub(crate) fn receipts(
                 if is_before {
                     break 'kind;
                 }
-                let entry: Value = serde_json::from_slice(&row.body).unwrap_or_default();
-                let Some((id, currency, spent, is_call)) = told(&entry["payload"], run) else { continue };
+                let mut entry: Value = serde_json::from_slice(&row.body).unwrap_or_default();
+                let mut payload = entry["payload"].take();
+                if kind == receipt::TYPE {
+                    payload = evidence::today(Kind::Receipt, payload)?;
+                }
+                let Some((id, currency, spent, is_call)) = told(&payload, run) else { continue };
                 ids.push(id);
                 first = first.min(row.seq);
                 calls += u64::from(is_call);

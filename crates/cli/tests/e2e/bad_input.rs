@@ -132,7 +132,7 @@ fn files_and_flags_that_make_no_sense() {
         (&["ledger", "list", "--store", "no/such/folder/x.db"], 2, "does its folder exist"),
         (&["ledger", "list", "--store", "postgres://127.0.0.1:1/x?user=a"], 1, "the store is unavailable"),
         (&["ledger", "verify", "--checkpoint", "list.json"], 2, "has no key"),
-        (&["schema", "nothing"], 7, "there are adapter, config, execution, execution-config"),
+        (&["schema", "nothing"], 7, "there are adapter, artifact, compile-job, config, execution"),
         (&["-C", "nowhere", "canon"], 2, "cannot go to nowhere"),
         (&["ledger", "apend"], 2, "error[A0001]: unrecognized subcommand"),
         (&[], 2, "Usage"),

@@ -12,7 +12,7 @@ use super::run::asked;
 
 pub(crate) const KEY: &str = "sk-a-real-key-0123456789abcdef";
 
-const SIGNATURE: &str = r#"
+pub(crate) const SIGNATURE: &str = r#"
 namespace: demo
 name: Sentiment
 version: 1
@@ -40,7 +40,7 @@ fn settle(actum: &Program, kind: &str, base_url: &str, more: &str) {
     );
 }
 
-fn demo(upstream: &Upstream) -> Program {
+pub(crate) fn demo(upstream: &Upstream) -> Program {
     let actum = project("openai", &format!("{}/v1", upstream.url()));
     actum.file("sentiment.yaml", SIGNATURE);
     actum.run(&["signature", "add", "sentiment.yaml"]).ok();

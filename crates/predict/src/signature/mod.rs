@@ -18,14 +18,15 @@ use serde_json::{Map, Value, json};
 pub use program::{ITERATIONS_DEFAULT, ITERATIONS_MAX, Program, Strategy};
 pub use render::BadRender;
 
-use crate::hash;
+use crate::artifact::Shot;
 use crate::protocol::{Message, Role};
+use crate::{depth, hash};
 
 /// Of the form signatures are kept in.
 pub const CATALOG_VERSION: u64 = 1;
 
 /// Bytes of a signature's name with all its parts.
-const ID_BYTES_MAX: usize = 200;
+pub(crate) const ID_BYTES_MAX: usize = 200;
 
 /// Bytes of one schema, of all templates, and of what is said about a signature.
 const SCHEMA_BYTES_MAX: usize = 256 << 10;
@@ -34,6 +35,9 @@ const DESCRIPTION_BYTES_MAX: usize = 4 << 10;
 
 /// Messages of one template.
 const MESSAGES_MAX: usize = 64;
+
+/// Levels of an input or an output: what is kept of them stands within other documents, which have to be read again.
+pub(crate) const LEVELS_MAX: usize = 64;
 
 /// Versions are counted, not dated.
 const VERSION_MAX: u64 = 1_000_000;
@@ -78,6 +82,8 @@ pub struct Signature {
     pub program: Program,
     input: Arc<Validator>,
     output: Arc<Validator>,
+    /// What stands before the question: of an artifact, never of a signature by itself.
+    shots: Arc<[Shot]>,
 }
 
 /// What is said to the model: one message of the user, or several.
@@ -147,6 +153,16 @@ impl Signature {
         fields
     }
 
+    /// The same question, asked in another way.
+    pub(crate) fn asked(&self, prompt: Template, program: Program, shots: &[Shot]) -> Self {
+        Self { prompt, program, shots: shots.into(), ..self.clone() }
+    }
+
+    /// Examples that are put before the question; no part of what is kept of a signature.
+    pub fn shots(&self) -> &[Shot] {
+        &self.shots
+    }
+
     /// Whether an input is what the signature takes; if not, each place and what is wrong there.
     pub fn check_input(&self, input: &Value) -> Result<(), Vec<String>> {
         check(&self.input, input)
@@ -168,13 +184,15 @@ impl Signature {
         input: &Value,
         extra: &[(&str, &Value)],
     ) -> Result<Vec<Message>, BadRender> {
-        render::render(&self.prompt, instruction, input, extra)
+        // Who works by operations gives other answers on the way, and would learn the wrong ones.
+        let shots = if self.program.strategy == Strategy::Direct { self.shots() } else { &[] };
+        render::render(&self.prompt, shots, instruction, input, extra)
     }
 }
 
 impl PartialEq for Signature {
     fn eq(&self, other: &Self) -> bool {
-        self.to_json() == other.to_json()
+        self.to_json() == other.to_json() && self.shots == other.shots
     }
 }
 
@@ -216,6 +234,7 @@ fn read(part: &mut Part<'_>) -> Option<Signature> {
         program,
         input: Arc::new(input),
         output: Arc::new(output),
+        shots: Arc::default(),
     })
 }
 
@@ -271,7 +290,7 @@ fn read_name(part: &mut Part<'_>) -> Option<(String, String, u64)> {
 }
 
 /// A text that is there and is not empty; if not, that is a flaw.
-fn required(part: &mut Part<'_>, field: &str) -> String {
+pub(crate) fn required(part: &mut Part<'_>, field: &str) -> String {
     let before = part.flaws.len();
     let text = part.text(field);
     if text.as_deref().unwrap_or_default().is_empty() && part.flaws.len() == before {
@@ -280,7 +299,7 @@ fn required(part: &mut Part<'_>, field: &str) -> String {
     text.unwrap_or_default()
 }
 
-fn split_id(id: &str) -> Option<(String, String, u64)> {
+pub(crate) fn split_id(id: &str) -> Option<(String, String, u64)> {
     let (rest, version) = id.rsplit_once(".v")?;
     let (namespace, name) = rest.rsplit_once('/')?;
     let is_number = version.bytes().all(|b| b.is_ascii_digit()) && !version.starts_with('0');
@@ -340,6 +359,9 @@ fn compile(schema: &Value) -> Result<Validator, String> {
 }
 
 fn check(validator: &Validator, value: &Value) -> Result<(), Vec<String>> {
+    if depth::is_deeper(value, LEVELS_MAX) {
+        return Err(vec![format!("/: nested deeper than {LEVELS_MAX} levels; make it flatter")]);
+    }
     let mut errors = validator.iter_errors(value);
     let mut told: Vec<String> = errors
         .by_ref()
@@ -362,7 +384,8 @@ fn short(text: &str) -> String {
     text.chars().take(ERROR_CHARS_MAX).collect()
 }
 
-fn read_template(part: &mut Part<'_>) -> Option<Template> {
+/// Takes `prompt_template` out of a document.
+pub(crate) fn read_template(part: &mut Part<'_>) -> Option<Template> {
     let field = "prompt_template";
     let expected = "a template, or a list of {role, content}";
     let value = part.take(field).unwrap_or(Value::Null);
@@ -433,6 +456,15 @@ pub fn gateway(protocol_word: &str) -> Signature {
         "program_template": Strategy::Direct.word(),
     });
     Signature::read(&value).expect("the built-in signature is read by a test")
+}
+
+/// JSON Schema of a prompt, and of a program.
+pub(crate) fn template_schema() -> Value {
+    render::schema()
+}
+
+pub(crate) fn program_schema() -> Value {
+    program::schema()
 }
 
 /// JSON Schema of one signature.

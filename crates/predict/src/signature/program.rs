@@ -90,8 +90,8 @@ impl Program {
         }
     }
 
-    /// Takes `program_template` out of a signature.
-    pub(super) fn take(part: &mut Part<'_>) -> Option<Self> {
+    /// Takes `program_template` out of a document.
+    pub(crate) fn take(part: &mut Part<'_>) -> Option<Self> {
         let field = "program_template";
         match part.take(field) {
             Some(Value::String(word)) => {

@@ -3,10 +3,12 @@
 
 use std::io;
 
+use actum_contract::canon;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value as Piece};
 use serde_json::{Value, json};
 
 use super::Template;
+use crate::artifact::Shot;
 use crate::protocol::{Message, Role};
 
 /// Instructions one template may take.
@@ -32,20 +34,15 @@ pub(super) fn check(source: &str) -> Option<String> {
     environment().template_from_str(source).err().map(|e| told(&e))
 }
 
-/// The messages, with an instruction in front. Names are the fields of the input, `input` for all of it, and `extra`.
+/// The messages, with an instruction in front, and examples before the question. Names are the fields of the input,
+/// `input` for all of it, and `extra`.
 pub(super) fn render(
     template: &Template,
+    shots: &[Shot],
     instruction: &str,
     input: &Value,
     extra: &[(&str, &Value)],
 ) -> Result<Vec<Message>, BadRender> {
-    let piece = |value: &Value| Piece::from(minijinja::value::Serde(value));
-    let mut names: Vec<(String, Piece)> =
-        input.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), piece(value))).collect();
-    names.push(("input".to_owned(), piece(input)));
-    names.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), piece(value))));
-    let names = Piece::from_pairs(names);
-
     let single;
     let parts: &[Message] = match template {
         Template::Text(content) => {
@@ -54,23 +51,75 @@ pub(super) fn render(
         }
         Template::Messages(messages) => messages,
     };
-    let environment = environment();
-    let mut left = BYTES_MAX;
+    let mut pen = Pen { environment: environment(), left: BYTES_MAX };
     let mut messages = vec![Message { role: Role::System, content: instruction.to_owned() }];
+    let names = names(input, extra);
+    let mut question = Vec::new();
     for (at, part) in parts.iter().enumerate() {
-        let bad = |why: String| BadRender { message: at + 1, why };
-        let template = environment.template_from_str(&part.content).map_err(|e| bad(told(&e)))?;
-        let mut out = Bounded { bytes: Vec::new(), left };
-        template.render_captured_to(names.clone(), &mut out).map_err(|e| bad(told(&e)))?;
-        left = out.left;
-        let content = String::from_utf8(out.bytes).map_err(|e| bad(e.to_string()))?;
-        // Some models know one system message only, the first one.
+        let content = pen.write(&part.content, &names).map_err(|why| BadRender { message: at + 1, why })?;
         match (at, part.role) {
+            // Some models know one system message only, the first one.
             (0, Role::System) => messages[0].content = format!("{content}\n\n{}", messages[0].content),
-            (_, role) => messages.push(Message { role, content }),
+            // What holds for the examples as well stands before them.
+            (_, Role::System) if !shots.is_empty() => messages.push(Message { role: Role::System, content }),
+            (_, role) => question.push(Message { role, content }),
         }
     }
+    for (n, shot) in shots.iter().enumerate() {
+        turn(&mut pen, parts, shot, extra, &mut messages)
+            .map_err(|bad| BadRender { why: format!("example {}: {}", n + 1, bad.why), ..bad })?;
+    }
+    messages.extend(question);
     Ok(messages)
+}
+
+/// An example as a turn of the conversation: what was asked, and what was answered.
+fn turn(
+    pen: &mut Pen<'_>,
+    parts: &[Message],
+    shot: &Shot,
+    extra: &[(&str, &Value)],
+    messages: &mut Vec<Message>,
+) -> Result<(), BadRender> {
+    let names = names(&shot.input, extra);
+    for (at, part) in parts.iter().enumerate().filter(|(_, part)| part.role != Role::System) {
+        let content = pen.write(&part.content, &names).map_err(|why| BadRender { message: at + 1, why })?;
+        messages.push(Message { role: part.role, content });
+    }
+    // A number that has no canonical text is written as it is: the model would learn what stands for it.
+    let content = canon::canonical(&shot.output)
+        .ok()
+        .and_then(|text| String::from_utf8(text).ok())
+        .unwrap_or_else(|| shot.output.to_string());
+    let left = pen.left.checked_sub(content.len());
+    pen.left = left.ok_or_else(|| BadRender { message: parts.len(), why: too_much() })?;
+    messages.push(Message { role: Role::Assistant, content });
+    Ok(())
+}
+
+fn names(input: &Value, extra: &[(&str, &Value)]) -> Piece {
+    let piece = |value: &Value| Piece::from(minijinja::value::Serde(value));
+    let mut names: Vec<(String, Piece)> =
+        input.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), piece(value))).collect();
+    names.push(("input".to_owned(), piece(input)));
+    names.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), piece(value))));
+    Piece::from_pairs(names)
+}
+
+/// Writes templates one after another, together no more than so many bytes.
+struct Pen<'e> {
+    environment: Environment<'e>,
+    left: usize,
+}
+
+impl Pen<'_> {
+    fn write(&mut self, source: &str, names: &Piece) -> Result<String, String> {
+        let template = self.environment.template_from_str(source).map_err(|e| told(&e))?;
+        let mut out = Bounded { bytes: Vec::new(), left: self.left };
+        template.render_captured_to(names.clone(), &mut out).map_err(|e| told(&e))?;
+        self.left = out.left;
+        String::from_utf8(out.bytes).map_err(|e| e.to_string())
+    }
 }
 
 /// What is said to a model about its answer.
@@ -123,6 +172,10 @@ fn too_long() -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("the text would be longer than {BYTES_MAX} bytes"))
 }
 
+fn too_much() -> String {
+    format!("the prompt would be longer than {BYTES_MAX} bytes")
+}
+
 /// Takes so much and no more.
 struct Bounded {
     bytes: Vec<u8>,
@@ -132,8 +185,7 @@ struct Bounded {
 impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = self.left.checked_sub(bytes.len());
-        self.left =
-            left.ok_or_else(|| io::Error::other(format!("the prompt would be longer than {BYTES_MAX} bytes")))?;
+        self.left = left.ok_or_else(|| io::Error::other(too_much()))?;
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }

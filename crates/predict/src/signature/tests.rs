@@ -144,6 +144,22 @@ fn inputs_and_outputs_are_checked_without_telling_what_they_were() {
     assert_eq!((told.len(), told.last().unwrap().as_str()), (21, "and 80 more"));
 }
 
+/// Lists in lists, so many.
+fn nested(levels: usize) -> Value {
+    (1..levels).fold(json!([]), |inner, _| json!([inner]))
+}
+
+#[test]
+fn what_is_nested_too_deep_fits_no_signature() {
+    let open = Signature::read(&with("output_schema", json!({"type": "array"}))).unwrap();
+    assert_eq!(open.check_output(&nested(LEVELS_MAX)), Ok(()));
+    let told = open.check_output(&nested(LEVELS_MAX + 1)).unwrap_err();
+    assert_eq!(told, ["/: nested deeper than 64 levels; make it flatter"]);
+    let with_notes = |levels: usize| json!({"text": "x", "notes": nested(levels)});
+    assert!(open.check_input(&with_notes(LEVELS_MAX - 1)).is_ok());
+    assert!(open.check_input(&with_notes(LEVELS_MAX)).is_err());
+}
+
 #[test]
 fn prompts_are_rendered_and_inputs_stay_text() {
     let signature = Signature::read(&sample()).unwrap();

@@ -15,7 +15,7 @@ pub(super) fn run(signature: &Signature, input: &Value, limits: &Limits, model: 
 
 fn answer(signature: &Signature, input: &Value, purse: &mut Purse<'_>) -> Result<Ended, Stop> {
     check_input(signature, input)?;
-    let messages = signature.render(input, &[]).map_err(|bad| Stop::failed(policy::INVALID_INPUT, bad.to_string()))?;
+    let messages = signature.render(input, &[]).map_err(|bad| Stop::failed(policy::BAD_PROMPT, bad.to_string()))?;
     let form = Some((signature.name.as_str(), &signature.output_schema));
     let said = purse.ask(messages.clone(), form, Purpose::Answer, Kept::default()).map_err(Halt::stop)?;
     let why = match read_output(signature, &said) {

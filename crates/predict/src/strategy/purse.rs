@@ -1,18 +1,22 @@
 //! What a prediction has left of its budgets. Every call of a strategy goes through here, and none is made whose upper
 //! bound is more than what is left.
 
+use actum_contract::digest::Digest;
 use serde_json::{Value, json};
 
 use super::{Call, Limits, Model, Outcome, Purpose, Status, Stop, printable};
 use crate::protocol::{Message, Prompt, Role, Usage};
-use crate::signature::Signature;
-use crate::{hash, policy};
+use crate::signature::{self, Signature};
+use crate::{depth, hash, policy};
 
 /// Letters of what a model said that are kept in the trace of a call.
 const SAID_CHARS_MAX: usize = 2_000;
 
 /// Letters of a provider's word in a trace.
 const WORD_CHARS_MAX: usize = 100;
+
+/// Largest input that is kept in a trace, as canonical JSON.
+const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// What is set aside for a later call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -158,14 +162,22 @@ impl<'p> Purse<'p> {
     /// What came of it all. `trace`: fields of the strategy's own.
     pub(super) fn close(self, signature: &Signature, input: &Value, ended: Ended, trace: Value) -> Outcome {
         let Ended { status, output, error } = ended;
+        let read = hash::canonical(input);
         let mut whole = json!({
             "strategy_id": signature.program.strategy.word(),
             "signature_id": signature.id(),
-            "input_hash": hash::of(input),
+            "input_hash": Digest::sha256(&read).to_hex(),
             "output_hash": hash::of(&output),
+            "output": output,
             "calls": self.log,
             "stopped": error.as_ref().map(stop_json),
         });
+        // What is refused for being too deep could not be read again either.
+        if read.len() > INPUT_BYTES_MAX || depth::is_deeper(input, signature::LEVELS_MAX) {
+            whole["input_omitted"] = json!(read.len());
+        } else {
+            whole["input"] = input.clone();
+        }
         if let (Value::Object(whole), Value::Object(own)) = (&mut whole, trace) {
             whole.extend(own);
         }

@@ -9,7 +9,7 @@ use super::purse::{Ended, Form, Halt, Kept, Purse};
 use super::variable::Variables;
 use super::{Limits, Model, Outcome, Purpose, Stop, check_input, printable, read_output, repair};
 use crate::protocol::{Message, Role};
-use crate::signature::{ITERATIONS_MAX, Signature};
+use crate::signature::{BadRender, ITERATIONS_MAX, Signature};
 use crate::{hash, policy};
 
 /// Characters of a variable that one sub-call reads.
@@ -54,10 +54,11 @@ struct Prepared {
 fn prepare(signature: &Signature, input: &Value) -> Result<Prepared, Stop> {
     check_input(signature, input)?;
     let invalid = |why: String| Stop::failed(policy::INVALID_INPUT, why);
+    let unwritable = |bad: BadRender| Stop::failed(policy::BAD_PROMPT, bad.to_string());
     let (variables, rest) = Variables::take(input, &signature.program.long_inputs).map_err(invalid)?;
     let instruction = operation::instruction(&signature.output_schema);
-    let asked = signature.render_under(&instruction, &rest, &[]).map_err(|bad| invalid(bad.to_string()))?;
-    let closing = signature.render(&rest, &[]).map_err(|bad| invalid(bad.to_string()))?;
+    let asked = signature.render_under(&instruction, &rest, &[]).map_err(unwritable)?;
+    let closing = signature.render(&rest, &[]).map_err(unwritable)?;
     Ok(Prepared { variables, asked, closing })
 }
 

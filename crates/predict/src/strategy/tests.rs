@@ -102,6 +102,60 @@ fn notes() -> Value {
 }
 
 #[test]
+fn a_trace_says_what_was_asked_and_what_came_of_it() {
+    for signature in [direct(), rlm()] {
+        let limits = limits(&signature);
+        let final_answer = r#"{"op": "final", "answer": {"a": "x"}}"#;
+        let answer = if signature == direct() { r#"{"a": "x"}"# } else { final_answer };
+        let outcome = run(&signature, &input(), &limits, &mut Fake::new(&limits, |_, _| said(answer)));
+        assert_eq!((&outcome.trace["input"], &outcome.trace["output"]), (&input(), &json!({"a": "x"})));
+        assert_eq!(outcome.trace["input_hash"], hash::of(&input()));
+        assert!(outcome.trace.get("input_omitted").is_none());
+        // What did not fit is told as well.
+        let bad = json!({"q": 7});
+        let outcome = run(&signature, &bad, &limits, &mut Fake::new(&limits, |_, _| denied()));
+        assert_eq!((&outcome.trace["input"], &outcome.trace["output"]), (&bad, &json!(null)));
+    }
+}
+
+#[test]
+fn an_input_that_is_too_long_is_named_in_the_trace() {
+    let signature = rlm();
+    let limits = limits(&signature);
+    let of = |bytes: usize| {
+        let around = hash::canonical(&json!({"q": "?", "notes": ""})).len();
+        let input = json!({"q": "?", "notes": "x".repeat(bytes - around)});
+        let outcome = run(&signature, &input, &limits, &mut Fake::new(&limits, |_, _| denied()));
+        assert_eq!(outcome.trace["input_hash"], hash::of(&input));
+        outcome.trace
+    };
+    let whole = of(1 << 20);
+    assert!(whole.get("input").is_some() && whole.get("input_omitted").is_none());
+    let long = of((1 << 20) + 1);
+    assert_eq!((long.get("input"), &long["input_omitted"]), (None, &json!((1 << 20) + 1)));
+}
+
+/// As deep as text may be that is read at all.
+#[test]
+fn a_trace_can_be_read_again_however_deep_things_are() {
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let limits = limits(&direct());
+    for levels in [62, 63, 64, 100, 126] {
+        let notes: Value = serde_json::from_str(&deep(levels)).unwrap();
+        let input = json!({"q": "?", "notes": notes});
+        let answer = format!(r#"{{"a": "x", "b": {}}}"#, deep(levels));
+        let outcome = run(&direct(), &input, &limits, &mut Fake::new(&limits, |_, _| said(answer.as_str())));
+        let again: Value = serde_json::from_str(&outcome.trace.to_string()).unwrap();
+        assert_eq!(again.get("input").is_some(), levels < 64, "{levels} levels and the object around them");
+        assert_eq!(again.get("input_omitted").is_some(), levels >= 64);
+        let asked_with = run(&direct(), &self::input(), &limits, &mut Fake::new(&limits, |_, _| said(&*answer)));
+        let again: Value = serde_json::from_str(&asked_with.trace.to_string()).unwrap();
+        assert_eq!(again["output"].is_null(), levels >= 64);
+        assert_eq!(code(&asked_with), if levels < 64 { "" } else { policy::INVALID_OUTPUT });
+    }
+}
+
+#[test]
 fn direct_succeeds_at_once_or_after_a_repair() {
     let (signature, limits) = (direct(), limits(&direct()));
     let mut model = Fake::new(&limits, |_, _| said(r#"Sure: {"a": "x"}"#));

@@ -4,6 +4,7 @@
 //! transaction first locks that tenant's row in `ledger_lock`; appends to different logs do not wait for each other.
 
 mod open;
+mod pointer;
 mod read;
 mod registry;
 mod rows;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
+use actum_ledger::pointer::Moved;
 use actum_ledger::registry::{Item, Registered};
 use tokio_postgres::{Client, Error, Statement};
 
@@ -19,6 +20,7 @@ pub(super) struct Rows {
     superseded: Statement,
     nodes: Statement,
     registry: Statement,
+    pointer: Statement,
     letters: Statement,
     trim: Statement,
     trim_nobodys: Statement,
@@ -54,6 +56,10 @@ impl Rows {
             SET n = excluded.n, version = excluded.version, hash = excluded.hash, status = excluded.status,
                 approved = excluded.approved, name = excluded.name, tool = excluded.tool, form = excluded.form,
                 summary = excluded.summary";
+        let pointer = "INSERT INTO pointer (tenant, signature, n, restores, seq, body)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
+            ON CONFLICT (tenant, signature) DO UPDATE
+            SET n = excluded.n, restores = excluded.restores, seq = excluded.seq, body = excluded.body";
         let letters = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document)
             SELECT t, $2, c, r, d FROM unnest($1::text[], $3::text[], $4::text[], $5::bytea[]) AS x (t, c, r, d)";
         // Two conditions instead of one that covers null, which no index would serve.
@@ -63,17 +69,18 @@ impl Rows {
             (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
             ON CONFLICT (tenant, size) DO NOTHING";
-        let (journal, superseded, nodes, registry, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
+        let (journal, superseded, nodes, registry, pointer, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
             client.prepare(journal),
             client.prepare(superseded),
             client.prepare(nodes),
             client.prepare(registry),
+            client.prepare(pointer),
             client.prepare(letters),
             client.prepare(trim),
             client.prepare(trim_nobodys),
             client.prepare(checkpoint),
         )?;
-        Ok(Self { client, journal, superseded, nodes, registry, letters, trim, trim_nobodys, checkpoint })
+        Ok(Self { client, journal, superseded, nodes, registry, pointer, letters, trim, trim_nobodys, checkpoint })
     }
 
     /// Entries, what they change in the projections, and the heads of their logs.
@@ -95,6 +102,7 @@ impl Rows {
             self.insert_superseded(all),
             self.insert_nodes(all),
             self.put_registered(all),
+            self.put_moved(all),
         );
         rest.map(|_| ())
     }
@@ -201,6 +209,27 @@ impl Rows {
             &text(|item| &item.summary),
         ];
         self.client.execute(&self.registry, &values).await.map(|_| ())
+    }
+
+    async fn put_moved(&self, all: &[&Appended]) -> Result<(), Error> {
+        let mut rows: BTreeMap<(&str, &str), (&Moved, i64)> = BTreeMap::new();
+        for entry in all {
+            if let Some(moved) = entry.moved.as_deref() {
+                rows.insert((entry.tenant.as_str(), &moved.signature), (moved, entry.seq as i64));
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = rows.into_iter().collect();
+        let (tenants, signatures) = (column(&rows, |(key, _)| key.0), column(&rows, |(key, _)| key.1));
+        let numbers = column(&rows, |(_, (moved, _))| moved.n as i64);
+        let restores = column(&rows, |(_, (moved, _))| moved.restores as i64);
+        let (seqs, bodies) =
+            (column(&rows, |(_, (_, seq))| *seq), column(&rows, |(_, (moved, _))| moved.body.as_str()));
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+            [&tenants, &signatures, &numbers, &restores, &seqs, &bodies];
+        self.client.execute(&self.pointer, &values).await.map(|_| ())
     }
 
     /// Keeps refused documents, and of each tenant only the newest.

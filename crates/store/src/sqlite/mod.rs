@@ -2,6 +2,7 @@
 
 mod copy;
 mod open;
+mod pointer;
 mod read;
 mod registry;
 mod rows;

@@ -2,6 +2,7 @@
 
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
+use actum_ledger::pointer::Moved;
 use actum_ledger::registry::{Item, Registered};
 use rusqlite::{Connection, params};
 
@@ -37,6 +38,9 @@ pub(super) fn project(connection: &Connection, entry: &Appended) -> rusqlite::Re
     if let Some(registered) = &entry.registered {
         put_registered(connection, tenant, registered)?;
     }
+    if let Some(moved) = &entry.moved {
+        put_moved(connection, tenant, moved, entry.seq)?;
+    }
     for id in &entry.supersedes {
         let sql = "INSERT INTO superseded (tenant, id, by_id, by_created_ns) VALUES (?1, ?2, ?3, ?4)";
         connection.prepare_cached(sql)?.execute(params![tenant, id, entry.id, entry.created_ns])?;
@@ -71,6 +75,16 @@ fn put_registered(connection: &Connection, tenant: &str, registered: &Registered
         form,
         summary,
     ])?;
+    Ok(())
+}
+
+fn put_moved(connection: &Connection, tenant: &str, moved: &Moved, seq: u64) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO pointer (tenant, signature, n, restores, seq, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+               ON CONFLICT (tenant, signature) DO UPDATE
+               SET n = excluded.n, restores = excluded.restores, seq = excluded.seq, body = excluded.body";
+    let Moved { signature, n, restores, body } = moved;
+    let values = params![tenant, signature, *n as i64, *restores as i64, seq as i64, body];
+    connection.prepare_cached(sql)?.execute(values)?;
     Ok(())
 }
 

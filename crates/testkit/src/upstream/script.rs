@@ -1,5 +1,6 @@
 //! What the scripted provider is to say, turn by turn, and what it says that took. Data only; `upstream` plays it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -101,11 +102,30 @@ pub struct Script {
     turns: Vec<(Turn, Usage)>,
     last: (String, Usage),
     pub(super) aside: Option<(String, Usage)>,
+    wit: Option<Wit>,
+}
+
+/// Answers by what was asked: the body of the request, and how often the very same came before.
+type Answering = dyn Fn(&Value, usize) -> Option<(Turn, Usage)> + Send + Sync;
+
+#[derive(Clone)]
+struct Wit(Arc<Answering>);
+
+impl std::fmt::Debug for Wit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wit")
+    }
+}
+
+impl PartialEq for Wit {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Default for Script {
     fn default() -> Self {
-        Self { turns: Vec::new(), last: (LAST.into(), USUAL), aside: None }
+        Self { turns: Vec::new(), last: (LAST.into(), USUAL), aside: None, wit: None }
     }
 }
 
@@ -127,6 +147,17 @@ impl Script {
     pub fn asides(mut self, text: impl Into<String>, usage: Usage) -> Self {
         self.aside = Some((text.into(), usage));
         self
+    }
+
+    /// What is said by what was asked, whenever that is: the body of the request, and how often the very same came before.
+    /// Who is answered so takes no turn.
+    pub fn by(mut self, answer: impl Fn(&Value, usize) -> Option<(Turn, Usage)> + Send + Sync + 'static) -> Self {
+        self.wit = Some(Wit(Arc::new(answer)));
+        self
+    }
+
+    pub(super) fn to(&self, body: &Value, before: usize) -> Option<(Turn, Usage)> {
+        (self.wit.as_ref()?.0)(body, before)
     }
 
     pub(super) fn at(&self, number: usize) -> (Turn, Usage) {

@@ -254,3 +254,19 @@ fn nonsense_closes_its_connection_only() {
     assert!(ask(&upstream, "/v1/messages", &asked(false)).contains("All done."));
     assert_eq!(upstream.requests().len(), 1);
 }
+
+#[test]
+fn what_is_said_by_what_was_asked_takes_no_turn() {
+    let script = Script::default().turn(Turn::text("in order"), USAGE).by(|body, before| {
+        (body["user"] == "me").then(|| (Turn::text(format!("to me, after {before}")), Usage::new(1, 2)))
+    });
+    let upstream = Upstream::start(script);
+    let text = |user: &str| {
+        let answer = ask(&upstream, "/v1/chat/completions", &json!({"model": "m", "user": user}));
+        body(&answer)["choices"][0]["message"]["content"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(text("me"), "to me, after 0");
+    assert_eq!(text("you"), "in order");
+    assert_eq!(text("me"), "to me, after 1");
+    assert_eq!((upstream.turns(), upstream.used()), (1, USAGE.plus(Usage::new(2, 4))));
+}

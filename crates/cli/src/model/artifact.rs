@@ -1,0 +1,135 @@
+//! Artifacts as they are registered: entries of the ledger that never change, each under the hash of all that is in it.
+//! Called by whoever names one: commands, pointers, compiles. Asks no model.
+
+use actum_api::error;
+use actum_ledger::draft;
+use actum_ledger::entry::Entry;
+use actum_ledger::journal::{Outcome, Range};
+use actum_predict::Signature;
+use actum_predict::artifact::{Artifact, VERSION};
+use actum_predict::evolve::Kind;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::evidence;
+use crate::failure::Failure;
+use crate::run::shop::Open;
+
+const TYPE: &str = "compiled_artifact";
+/// How every id begins, and that of a report.
+const PREFIX: &str = "art_";
+const REPORT: &str = "cmp_";
+/// Artifacts read at a time.
+const PAGE: usize = 100;
+/// Shorter beginnings of an id could be anything.
+const ID_CHARACTERS_MIN: usize = 8;
+
+/// The word for the signature's own way, which need not be registered before it is named.
+pub(crate) const BASELINE: &str = "baseline";
+
+fn entry_id(artifact: &str) -> String {
+    format!("rollout:artifact:{artifact}")
+}
+
+/// Registers an artifact; whether it is new.
+pub(crate) fn add(open: &Open, artifact: &Artifact) -> Result<bool, Failure> {
+    let id = artifact.id();
+    let document = json!({
+        "id": entry_id(&id), "tenantId": open.tenant.as_str(), "module": "predict", "source": "actum", "type": TYPE,
+        "payload": {"version": VERSION, "artifact_id": id, "artifact": artifact.to_json()},
+    });
+    match open.waiter.wait(open.waiter.journal.append(draft::read_value(document, Timestamp::now())))? {
+        Outcome::Created { .. } => Ok(true),
+        Outcome::Idempotent { .. } => Ok(false),
+        Outcome::Refused(refusal) => {
+            let failure = Failure::new(error::INPUT, format!("{id}: {}", refusal.message));
+            Err(failure.details(refusal.details()))
+        }
+    }
+}
+
+/// One by its id, by the beginning of it, or by its label; or the one that a compile has selected, by its report.
+pub(crate) fn find(open: &Open, text: &str) -> Result<Artifact, Failure> {
+    if text.starts_with(REPORT) {
+        let report = evidence::report(open, text)?;
+        return find(open, report["selected_artifact"].as_str().unwrap_or_default());
+    }
+    let bytes = open.waiter.wait(open.waiter.journal.entry(&open.tenant, &entry_id(text)))?;
+    if let Some(bytes) = bytes {
+        return read(&bytes, Some(&entry_id(text)));
+    }
+    let unknown = || {
+        let failure = Failure::new(error::NOT_FOUND, format!("no artifact {text:?} is registered"));
+        failure.hint("`actum artifact list` shows what is; `actum artifact add FILE` registers one")
+    };
+    let is_id = text.starts_with(PREFIX);
+    if is_id && text.len() < ID_CHARACTERS_MIN {
+        let failure = Failure::new(error::NOT_FOUND, format!("{text:?} is too short to tell an artifact by"));
+        return Err(failure.hint(format!("give at least {ID_CHARACTERS_MIN} letters of its id")));
+    }
+    let is_meant = |artifact: &Artifact| match is_id {
+        true => artifact.id().starts_with(text),
+        false => artifact.label.as_deref() == Some(text),
+    };
+    let mut found = all(open, None)?.into_iter().filter(is_meant);
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(unknown()),
+        (Some(_), Some(_)) => {
+            let failure = Failure::new(error::USAGE, format!("{text:?} may be one of several artifacts"));
+            Err(failure.hint("give more of the id; `actum artifact list` shows them"))
+        }
+    }
+}
+
+/// What a signature may be pointed to by these words: a registered artifact that fits it, or its own way.
+pub(crate) fn fitting(open: &Open, signature: &Signature, text: &str) -> Result<Artifact, Failure> {
+    if text == BASELINE {
+        return Ok(Artifact::of(signature));
+    }
+    let artifact = find(open, text)?;
+    match artifact.bind(signature) {
+        Ok(_) => Ok(artifact),
+        Err(why) => Err(incompatible(&artifact, &why)),
+    }
+}
+
+pub(crate) fn incompatible(artifact: &Artifact, why: &actum_predict::artifact::Incompatible) -> Failure {
+    let id = artifact.id();
+    Failure::new(error::ARTIFACT_INCOMPATIBLE, format!("{}: {id}: {why}", why.reason_code))
+        .details(json!({"reason_code": why.reason_code, "artifact_id": id}))
+        .hint(format!("`actum artifact show {id}` compares it with the signature"))
+}
+
+/// All that were registered, in the order in which they were.
+pub(crate) fn all(open: &Open, signature: Option<&str>) -> Result<Vec<Artifact>, Failure> {
+    let (mut from, mut found) = (0, Vec::new());
+    loop {
+        let range = Range { from, limit: PAGE, backwards: false, kind: Some(TYPE.to_owned()) };
+        let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, range))?;
+        let Some(last) = rows.last().map(|row| row.seq) else { return Ok(found) };
+        for row in rows {
+            let artifact = read(&row.body, None)?;
+            if signature.is_none_or(|signature| artifact.signature_id == signature) {
+                found.push(artifact);
+            }
+        }
+        from = last + 1;
+    }
+}
+
+/// What is on record under the id that it has; `wanted`: under this one.
+fn read(bytes: &[u8], wanted: Option<&str>) -> Result<Artifact, Failure> {
+    let damaged = |why: String| {
+        let failure = Failure::new(error::LEDGER_DAMAGED, format!("an artifact in the ledger {why}"));
+        failure.hint("`actum ledger verify` finds what was altered")
+    };
+    let payload = evidence::payload_of(Kind::Artifact, bytes)?;
+    let found = Artifact::read(&payload["artifact"])
+        .map_err(|flaws| damaged(flaws.first().map(ToString::to_string).unwrap_or_default()))?;
+    let entry = Entry::open(bytes).map_err(|e| damaged(format!("cannot be read: {e}")))?;
+    match wanted.unwrap_or(&entry.id) {
+        id if id == entry_id(&found.id()) => Ok(found),
+        id => Err(damaged(format!("is {}, and on record as {id}", found.id()))),
+    }
+}
