@@ -13,7 +13,6 @@ use actum_predict::hash;
 use actum_predict::metric::Metric;
 use actum_predict::sanitise::sanitise;
 use actum_predict::signature::Program;
-use actum_sandbox::Signals;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -27,7 +26,7 @@ use crate::document::Document;
 use crate::failure::Failure;
 use crate::model::predict::Whom;
 use crate::model::rollout::{self, Standing};
-use crate::model::trial::{Options, Trial};
+use crate::model::trial::{Interrupts, Options, Trial};
 use crate::model::{Counter, artifact, catalogue, evidence};
 use crate::project::Project;
 use crate::run::shop::Open;
@@ -94,7 +93,7 @@ impl How {
             budget: budget.map(|amount| (amount, self.currency.clone())),
             provider: self.provider.clone(),
             record: self.record.clone(),
-            signals: None,
+            interrupts: Interrupts::default(),
         })
     }
 
@@ -127,9 +126,8 @@ impl Prepared {
 
 impl Compile {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
-        // Before there are threads, which would get them instead.
-        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
-        let options = Options { signals: Some(signals), ..self.how.options()? };
+        let options =
+            Options { interrupts: Interrupts::listen(!out.quiet() && !out.is_json())?, ..self.how.options()? };
         let file = match (&self.file, &self.show) {
             (Some(file), _) => file,
             (None, Some(id)) => return show(id, &Open::new(Project::find(global)?, out)?, out),
@@ -211,11 +209,13 @@ fn prepare(open: &Open, job: Job, file: &Path, provider: Option<&str>) -> Result
     }
     job.metric.check(&signature.output_schema).map_err(|why| bad(format!("metric: {why}")))?;
     // A prompt that cannot be written is found before anything is paid for.
-    if let Some(example) = dataset.of(Slice::Holdout).next() {
-        for one in &candidates {
-            let way = one.artifact.bind(&signature).map_err(|why| artifact::incompatible(&one.artifact, &why))?;
-            let written = way.signature.render(&example.input, &[]);
-            written.map_err(|why| bad(format!("the candidate {:?}: {why}", one.name)))?;
+    for one in &candidates {
+        let way = one.artifact.bind(&signature).map_err(|why| artifact::incompatible(&one.artifact, &why))?;
+        // One that some inputs lack something for is tried all the same.
+        let mut written =
+            dataset.of(Slice::Holdout).take(EXAMPLES_FEW).map(|one| way.signature.render(&one.input, &[]));
+        if let Some(Err(why)) = written.next().filter(|first| first.is_err() && written.all(|one| one.is_err())) {
+            return Err(bad(format!("the candidate {:?}: {why}", one.name)));
         }
     }
     // Examples are kept without secrets, and a number may be written in another way.
@@ -252,7 +252,7 @@ pub(crate) fn settled(
     metric: &Metric,
 ) -> Result<Value, Failure> {
     let judge = judge_of(open, metric)?;
-    let of_judge = judge.as_ref().map(|judge| &judge.signature.program);
+    let of_judge = judge.as_ref().map(|(judge, _)| &judge.signature.program);
     let unnamed = programs.iter().copied().chain(of_judge).filter(|program| program.model.is_none());
     let (mut models, mut counter) = (Vec::new(), None);
     for program in unnamed {
@@ -268,7 +268,7 @@ pub(crate) fn settled(
     if models.is_empty() && judge.is_none() {
         return Ok(Value::Null);
     }
-    Ok(json!({"models": models, "judge": judge.map(|judge| judge.hashes)}))
+    Ok(json!({"models": models, "judge": judge.map(|(judge, _)| judge.hashes)}))
 }
 
 /// What would be asked, before it is.
@@ -316,9 +316,14 @@ pub(crate) fn few(examples: usize, what_for: &str, out: &Out) {
 }
 
 /// The judge of a metric, if it has one.
-pub(crate) fn judge_of(open: &Open, metric: &Metric) -> Result<Option<Way>, Failure> {
-    let Metric::Judge { signature, .. } = metric else { return Ok(None) };
-    Ok(Some(Way::catalogue(catalogue::find(&open.waiter, &open.tenant, signature)?)))
+pub(crate) fn judge_of(open: &Open, metric: &Metric) -> Result<Option<(Way, Metric)>, Failure> {
+    let Metric::Judge { signature, field } = metric else { return Ok(None) };
+    let judge = catalogue::find(&open.waiter, &open.tenant, signature)?;
+    // What it says is read by the same rule as any other field.
+    let read = Metric::Contains { field: Some(field.clone()) };
+    read.check(&judge.output_schema)
+        .map_err(|why| Failure::new(error::INPUT, format!("the judge {signature}: {why}")))?;
+    Ok(Some((Way::catalogue(judge), metric.clone())))
 }
 
 /// Puts an eval on record, with its results; the one that is, if somebody was faster.
@@ -438,11 +443,17 @@ fn list(open: &Open, out: &mut Out) -> Ended {
     Ok(0)
 }
 
+/// Whether a name is meant as that of a file: no id, no word and no report looks like one.
+pub(crate) fn is_file(name: &str) -> bool {
+    let is_path = name.contains('/') || [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
+    is_path && Path::new(name).is_file()
+}
+
 /// An artifact by its id, by the word for the signature's own, or by what a pointer says of it.
 pub(crate) fn named(open: &Open, signature: &Signature, name: &str) -> Result<Artifact, Failure> {
     match name {
         "baseline" => Ok(Artifact::of(signature)),
-        file if Path::new(file).is_file() => {
+        file if is_file(file) => {
             let mut read = Vec::new();
             super::artifact::read_file(Path::new(file), &mut read)?;
             match <[Artifact; 1]>::try_from(read) {

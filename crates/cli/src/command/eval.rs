@@ -8,17 +8,16 @@ use actum_predict::compile::{self, Candidate, Cell, Scored};
 use actum_predict::dataset::{Dataset, Example, Slice};
 use actum_predict::evolve::Kind;
 use actum_predict::metric::Metric;
-use actum_sandbox::Signals;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::Ended;
-use super::compile::{How, few, judge_of, keep_eval, named, settled, with_inputs};
+use super::compile::{How, few, is_file, judge_of, keep_eval, named, settled, with_inputs};
 use super::dataset::{name_of, read_file};
 use super::run::money;
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::model::trial::{Options, Trial};
+use crate::model::trial::{Interrupts, Options, Trial};
 use crate::model::{artifact, catalogue, evidence};
 use crate::project::Project;
 use crate::run::shop::Open;
@@ -121,9 +120,8 @@ impl Eval {
             (_, _, Some(id)) => return show(id, &Open::new(Project::find(global)?, out)?, out),
             _ => return list(&Open::new(Project::find(global)?, out)?, out),
         };
-        // Before there are threads, which would get them instead.
-        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
-        let options = Options { signals: Some(signals), ..self.how.options()? };
+        let options =
+            Options { interrupts: Interrupts::listen(!out.quiet() && !out.is_json())?, ..self.how.options()? };
         let metric = read_metric(&self.metric)?;
         let open = Open::new(Project::find(global)?, out)?;
         let job = self.prepare(&open, &artifact, &dataset, metric)?;
@@ -158,6 +156,18 @@ impl Eval {
         };
         let evals: Vec<Value> = done.iter().flat_map(|part| part.iter().map(|(eval, _)| eval.clone())).collect();
         few(all[0].len(), "judge by", out);
+        for one in &candidates {
+            let is_shown = |cell: &Cell| {
+                let example = job.dataset.examples.iter().find(|example| example.id == cell.example_id);
+                example.is_some_and(|example| one.artifact.shots.iter().any(|shot| shot.input == example.input))
+            };
+            if !one.artifact.shots.is_empty() && all[0].iter().any(is_shown) {
+                out.remark(&format!(
+                    "{} shows examples that it is examined by here: its score says little",
+                    clean(&one.name)
+                ));
+            }
+        }
         let score = actum_predict::statistics::rounded(mean(&all[0]));
         let broken = self.broken(score, comparison.as_ref());
         let shown = json!({
@@ -193,7 +203,8 @@ impl Eval {
     fn prepare(&self, open: &Open, named: &str, wanted: &str, metric: Metric) -> Result<Job, Failure> {
         let find = |id: &str| catalogue::find(&open.waiter, &open.tenant, id);
         // Whose it is tells the artifact, where it is named by its id.
-        let of_artifact = match named.starts_with("art_") {
+        let is_id = ["art_", "cmp_"].iter().any(|begin| named.starts_with(begin)) && !is_file(named);
+        let of_artifact = match is_id {
             true => Some(artifact::find(open, named)?.signature_id),
             false => None,
         };
@@ -253,9 +264,11 @@ impl Eval {
             };
             let id = compile::eval_id(&job_id, &candidate.artifact.id(), slice);
             if let Some(eval) = evidence::entry(open, Kind::Eval, &format!("rollout:eval:{id}"))? {
-                let cells = results(open, &eval)?;
-                made.push((eval, cells));
-                continue;
+                // Whoever made it elsewhere has the results; the answers are on record, and come to the same.
+                if let Ok(cells) = results(open, &eval) {
+                    made.push((eval, cells));
+                    continue;
+                }
             }
             let way = candidate
                 .artifact

@@ -323,7 +323,9 @@ fn rollback(open: &Open, id: &str, to: Option<u64>, why: Why, out: &mut Out) -> 
 fn change(open: &Open, id: &str, before: Option<&Standing>, wanted: Move, out: &mut Out) -> Ended {
     // As canonical text: a number that was kept may be written in another way.
     let is_there = |standing: &&Standing| hash::of(&standing.pointer.to_json()) == hash::of(&wanted.after.to_json());
-    if let Some(standing) = before.filter(is_there)
+    // Who sets what he went back to has made up his mind: its guard promotes again.
+    let is_same = |standing: &&Standing| is_there(standing) && !standing.is_restored();
+    if let Some(standing) = before.filter(is_same)
         && wanted.action != Action::Rollback
     {
         let mut shown = standing_json(standing);

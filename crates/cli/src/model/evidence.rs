@@ -140,7 +140,7 @@ pub(crate) fn label(
 ) -> Result<(), Failure> {
     let mut payload = json!({"version": LABEL_VERSION, "receipt_id": receipt, "actor": actor, "reason": reason});
     if let Some(expected) = expected {
-        if sanitise(expected, &redactor(open)?) != *expected {
+        if !is_comparable(expected, &redactor(open)?) {
             let message =
                 "what is expected holds a secret or personal data, which is not kept and so cannot be compared";
             return Err(Failure::new(error::INPUT, message)
@@ -155,6 +155,11 @@ pub(crate) fn label(
     payload["at"] = json!(format!("{:.3}", Timestamp::now()));
     let id = format!("rollout:label:{receipt}:{}", &hash::of(&payload)[..LABEL_DIGITS]);
     append(open, Kind::Label, &id, payload).map(|_| ())
+}
+
+/// Whether a value is kept as it is: what both sides are stripped of would be equal.
+pub(crate) fn is_comparable(expected: &Value, redactor: &Redactor) -> bool {
+    sanitise(expected, redactor) == *expected && !is_redacted(expected)
 }
 
 /// Whether something was taken out of a value before it was kept.
@@ -246,10 +251,21 @@ pub(crate) fn dataset(open: &Open, wanted: &str, signature: Option<&Signature>) 
     };
     let raw: Vec<Raw> = found.examples.into_iter().map(raw).collect();
     let taken = Dataset::build(&found.name, signature, raw, found.split, &found.split_seed, None, Vec::new());
-    taken.map_err(|e| {
+    let taken = taken.map_err(|e| {
         let message = format!("the dataset {wanted} of {} does not fit {}: {e}", found.signature_id, signature.id());
         Failure::new(error::INPUT, message)
-    })
+    })?;
+    // Half of it would be another examination.
+    let Some(first) = taken.skipped.first() else { return Ok(taken) };
+    let message = format!(
+        "{} of the {} examples of the dataset {wanted} of {} do not fit {}: {}",
+        taken.skipped.len(),
+        taken.skipped.len() + taken.examples.len(),
+        found.signature_id,
+        signature.id(),
+        first.detail
+    );
+    Err(Failure::new(error::INPUT, message).hint("`actum dataset import FILE --signature ID` takes those that do"))
 }
 
 /// The one that is meant, if only one can be.

@@ -39,6 +39,8 @@ use crate::workspace::new_id;
 const FAILURES_MAX: usize = 20;
 /// Hex digits of a label in the names of runs, and of a job in that of its file.
 const LABEL_DIGITS: usize = 24;
+/// The exit code of whoever was interrupted, as shells have it.
+const INTERRUPTED: i32 = 130;
 /// Letters of why there was no answer.
 const MESSAGE_CHARS_MAX: usize = 200;
 /// Longer than any prediction may take.
@@ -65,7 +67,46 @@ pub(crate) struct Options {
     pub provider: Option<String>,
     pub record: Option<PathBuf>,
     /// Who may want it to stop.
-    pub signals: Option<Signals>,
+    pub interrupts: Interrupts,
+}
+
+/// What somebody who wants it to stop has said so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interrupts {
+    /// Whether there is something that has to be brought to an end.
+    is_asking: Arc<AtomicBool>,
+    /// Nothing more is to be asked; and nothing is to be waited for either.
+    is_ending: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Listens from now on. Called before there are threads, which would get the signals instead.
+    ///
+    /// Before anything is asked the program just ends. Later it asks no more and waits for what is under way; asked again to
+    /// stop, it does not wait.
+    pub(crate) fn listen(is_told: bool) -> Result<Self, Failure> {
+        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let ours = Self::default();
+        let Self { is_asking, is_ending, is_stopped } = ours.clone();
+        let listen = move || {
+            for (flag, says) in [(is_ending, ENDING), (is_stopped, STOPPED)] {
+                if !signals.next() {
+                    return;
+                }
+                if !is_asking.load(Ordering::SeqCst) {
+                    std::process::exit(INTERRUPTED);
+                }
+                flag.store(true, Ordering::SeqCst);
+                if is_told {
+                    note(says);
+                }
+            }
+        };
+        let made = std::thread::Builder::new().name("signals".to_owned()).spawn(listen);
+        made.map_err(|e| Failure::new(error::INTERNAL, format!("cannot wait for signals: {e}")))?;
+        Ok(ours)
+    }
 }
 
 /// What was asked: by which artifact, of whom, and the hash of the input.
@@ -98,11 +139,9 @@ pub(crate) struct Trial<'o> {
     thread: String,
     /// Who is asked for each artifact.
     whom: BTreeMap<String, Whom>,
-    /// Set when nothing more is to be asked, and when nothing is to be waited for either.
-    is_ending: Arc<AtomicBool>,
-    is_stopped: Arc<AtomicBool>,
+    interrupts: Interrupts,
     /// Who says what an answer is worth, if the metric does not.
-    judge: Option<Way>,
+    judge: Option<(Way, Metric)>,
     line: Line,
     provider: Option<String>,
     parallel: usize,
@@ -139,7 +178,7 @@ impl<'o> Trial<'o> {
     pub(crate) fn begin(
         open: &'o Open,
         (job, label): (&str, Option<&str>),
-        judge: Option<Way>,
+        judge: Option<(Way, Metric)>,
         options: Options,
         out: &Out,
     ) -> Result<Self, Failure> {
@@ -157,8 +196,7 @@ impl<'o> Trial<'o> {
             open,
             thread,
             whom: BTreeMap::new(),
-            is_ending: Arc::default(),
-            is_stopped: Arc::default(),
+            interrupts: options.interrupts,
             judge,
             line: Line { till: Some(Arc::new(till)), book: None },
             provider: options.provider,
@@ -173,30 +211,10 @@ impl<'o> Trial<'o> {
             _alive: alive,
             _turn: turn,
         };
-        if let Some(signals) = options.signals {
-            trial.listen(signals)?;
-        }
+        // From here on there is something to bring to an end.
+        trial.interrupts.is_asking.store(true, Ordering::SeqCst);
         trial.read()?;
         Ok(trial)
-    }
-
-    /// Asked to stop, it asks no more and waits for what is under way; asked again, it does not.
-    fn listen(&self, signals: Signals) -> Result<(), Failure> {
-        let (is_ending, is_stopped) = (Arc::clone(&self.is_ending), Arc::clone(&self.is_stopped));
-        let is_told = self.is_shown;
-        let listen = move || {
-            for (flag, says) in [(is_ending, ENDING), (is_stopped, STOPPED)] {
-                if !signals.next() {
-                    return;
-                }
-                flag.store(true, Ordering::SeqCst);
-                if is_told {
-                    note(says);
-                }
-            }
-        };
-        let made = std::thread::Builder::new().name("signals".to_owned()).spawn(listen);
-        made.map(|_| ()).map_err(|e| Failure::new(error::INTERNAL, format!("cannot wait for signals: {e}")))
     }
 
     /// Finds out who is asked for an artifact.
@@ -246,7 +264,7 @@ impl<'o> Trial<'o> {
     ) -> Result<Vec<Vec<Cell>>, Failure> {
         let inputs: Vec<Cow<'_, Value>> = examples.iter().map(|one| Cow::Borrowed(&one.input)).collect();
         self.ask(what, ways, &inputs)?;
-        if let Some(judge) = self.judge.clone() {
+        if let Some((judge, _)) = self.judge.clone() {
             let mut questions = Vec::new();
             for way in ways {
                 for example in examples {
@@ -274,7 +292,7 @@ impl<'o> Trial<'o> {
         let score = match (answer.output.is_null(), &self.judge) {
             (true, _) => 0.0,
             (false, None) => metric.score(&answer.output, &example.expected).unwrap_or(0.0),
-            (false, Some(judge)) => {
+            (false, Some((judge, _))) => {
                 let question = Metric::judge_input(&example.input, &answer.output, &example.expected);
                 let said = self.answer(judge, &question)?;
                 metric.judged(&said.output).map_err(|why| {
@@ -297,9 +315,12 @@ impl<'o> Trial<'o> {
     }
 
     /// Whether this is an answer: a judge who says nothing that can be read has not judged.
-    fn is_answer(&self, compiled: &str, status: &str, reason: &str) -> bool {
-        let is_judge = self.judge.as_ref().is_some_and(|judge| judge.compiled_id == compiled);
-        matches!(status, "succeeded" | "partial") || (!is_judge && ANSWERS.contains(&reason))
+    fn is_answer(&self, compiled: &str, status: &str, reason: &str, output: &Value) -> bool {
+        let is_well = matches!(status, "succeeded" | "partial");
+        match self.judge.as_ref().filter(|(judge, _)| judge.compiled_id == compiled) {
+            Some((_, metric)) => is_well && metric.judged(output).is_ok(),
+            None => is_well || ANSWERS.contains(&reason),
+        }
     }
 
     /// Reads what was answered in runs of this job since it was last looked for.
@@ -313,7 +334,7 @@ impl<'o> Trial<'o> {
             let text = |name: &str| kept[name].as_str().unwrap_or_default();
             let reason = kept["error"]["reason_code"].as_str().unwrap_or_default();
             let is_ours = text("kind") == "prediction" && text("run_id").starts_with(&begins);
-            if !is_ours || !self.is_answer(text("compiled_id"), text("status"), reason) {
+            if !is_ours {
                 return Ok(());
             }
             let key = Key {
@@ -325,7 +346,8 @@ impl<'o> Trial<'o> {
             // A trace that is gone is asked for anew.
             let Ok(whole) = receipt::whole(&payload, &traces) else { return Ok(()) };
             let output = whole["trace"]["payload"].get("output").cloned();
-            found.extend(output.map(|output| (key, answer_of(kept, output))));
+            let is_answer = |output: &Value| self.is_answer(text("compiled_id"), text("status"), reason, output);
+            found.extend(output.filter(is_answer).map(|output| (key, answer_of(kept, output))));
             Ok(())
         })?;
         self.from = from;
@@ -361,12 +383,13 @@ impl<'o> Trial<'o> {
         let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let new = Mutex::new(Vec::new());
         let work = || {
-            while !is_over.load(Ordering::SeqCst) && !self.is_ending.load(Ordering::SeqCst) {
+            while !is_over.load(Ordering::SeqCst) && !self.interrupts.is_ending.load(Ordering::SeqCst) {
                 let Some((way, at)) = missing.get(next.fetch_add(1, Ordering::SeqCst)) else { return };
                 let Some(whom) = self.whom.get(&way.compiled_id) else { return };
                 let answered = self.ask_one(whom, way, &inputs[*at]);
                 let is_answer = answered.as_ref().is_ok_and(|(answer, _)| {
-                    self.is_answer(&way.compiled_id, &answer.status, answer.reason.as_deref().unwrap_or_default())
+                    let reason = answer.reason.as_deref().unwrap_or_default();
+                    self.is_answer(&way.compiled_id, &answer.status, reason, &answer.output)
                 });
                 let mut board = board.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(answer) = board.note(answered, is_answer) {
@@ -389,14 +412,14 @@ impl<'o> Trial<'o> {
         for (key, answer) in new.into_inner().unwrap_or_else(PoisonError::into_inner) {
             self.answers.entry(key).or_insert(answer);
         }
-        board.end(self.is_ending.load(Ordering::SeqCst))
+        board.end(self.interrupts.is_ending.load(Ordering::SeqCst))
     }
 
     /// Asks once; whether the policy said no.
     fn ask_one(&self, whom: &Whom, way: &Way, input: &Value) -> Result<(Answer, bool), Failure> {
         let rollout = Rollout { variant: "pinned", ..Rollout::default() };
         // The signature has a time of its own.
-        let within = Within { until: Instant::now() + PATIENCE, stopped: Arc::clone(&self.is_stopped) };
+        let within = Within { until: Instant::now() + PATIENCE, stopped: Arc::clone(&self.interrupts.is_stopped) };
         let predicted = predict(&self.line, whom, way, &rollout, input, Some(&within))?;
         let is_denied = predicted.outcome.error.as_ref().is_some_and(|stop| stop.is_denied);
         let receipt = predicted.receipt.unwrap_or_default();

@@ -324,7 +324,11 @@ fn compile_may_ask_a_judge() {
             return Some(if is_judge { (Turn::text("hm"), COST) } else { answer(body) });
         };
         let score = if output == expected { 0.75 } else { 0.25 };
-        let text = if before == 0 { "hm".to_owned() } else { json!({ "score": score }).to_string() };
+        let text = match before {
+            0 if output == expected => json!({"score": 7}).to_string(),
+            0 => "hm".to_owned(),
+            _ => json!({ "score": score }).to_string(),
+        };
         Some((Turn::text(text), COST))
     }));
     let mut job = job();

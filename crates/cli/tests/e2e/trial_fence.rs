@@ -460,3 +460,73 @@ fn fence_answers_are_shared_below_a_label() {
     assert_eq!(compile(&actum, &[])["asked"], 2 * holdout);
     assert_eq!(assert_money_agrees(&actum, "auth_all").1, 0);
 }
+
+/// A file that is called like something registered is not taken for it; one that looks like a file is.
+#[test]
+fn fence_names_of_artifacts_are_not_those_of_files() {
+    let upstream = Upstream::start(sensible());
+    let actum = project(&upstream, &job());
+    let asking = |prompt: &str| {
+        let mut artifact = artifact_of(&actum, prompt);
+        artifact["program_template"] = json!({"strategy": "direct.v1", "model": "stub-1"});
+        artifact
+    };
+    let id = added(&actum, &asking("Well or badly? {{ text }}"));
+    asked(&actum, &["dataset", "import", "texts.jsonl", "--signature", ID, "--json"]);
+    let other = asking("Another one: {{ text }}");
+    for name in [id.as_str(), "baseline", "primary", "art_other.json"] {
+        actum.file(name, other.to_string());
+    }
+    let evaluated = |name: &str| {
+        let words = ["eval", name, "--dataset", "texts", "--signature", ID, "--split", "all", "--json"];
+        asked(&actum, &words)["evals"][0]["artifact_id"].clone()
+    };
+    assert_eq!(evaluated(&id), id.as_str());
+    assert_ne!(evaluated("baseline"), evaluated("art_other.json"));
+    assert_eq!(actum.run(&["eval", "primary", "--dataset", "texts", "--signature", ID]).code, 7, "there is no pointer");
+    let report = compile(&actum, &[]);
+    let [report_id, chosen] = ["report_id", "selected_artifact"].map(|name| report[name].as_str().unwrap());
+    assert_eq!(asked(&actum, &["eval", report_id, "--dataset", "texts", "--json"])["evals"][0]["artifact_id"], chosen);
+}
+
+/// What stands for something that was taken out is nothing to compare with.
+#[test]
+fn fence_placeholders_are_no_answers() {
+    let upstream = Upstream::start(sensible());
+    let actum = project(&upstream, &job());
+    actum.file(
+        "words.yaml",
+        "signature_id: demo/Words.v1\ninput_schema: {type: object, properties: {text: {type: string}}, required: [text]}\n\
+         output_schema: {type: object, properties: {label: {type: string}}, required: [label]}\n\
+         prompt_template: 'Words: {{ text }}'\nprogram_template: {strategy: direct.v1, model: stub-1}\n",
+    );
+    actum.run(&["signature", "add", "words.yaml"]).ok();
+    let line =
+        |n: usize| json!({"input": {"text": n.to_string()}, "expected": {"label": "[REDACTED_EMAIL]"}}).to_string();
+    actum.file("masked.jsonl", (0..3).map(line).collect::<Vec<_>>().join("\n"));
+    let refused = actum.run(&["dataset", "import", "masked.jsonl", "--signature", "demo/Words.v1", "--json"]);
+    assert_eq!(refused.code, 2, "{}", refused.stdout);
+    let told =
+        actum.run_with(&["predict", "demo/Words.v1", "--batch", "-", "--json"], format!("{}\n", line(1)).as_bytes());
+    assert_eq!((told.code, upstream.requests().len()), (2, 0), "{}", told.stderr);
+}
+
+/// Whoever waits for another one may be told to stop waiting.
+#[test]
+fn fence_who_waits_for_his_turn_ends_at_once() {
+    let held = Script::default().by(|body, _| {
+        let (turn, usage) = answer(body);
+        Some((Turn::Held(Box::new(turn)), usage))
+    });
+    let upstream = Upstream::start(held);
+    let actum = project(&upstream, &small());
+    let first = actum.start(&["compile", "job.json", "--parallel", "1"], &[]);
+    upstream.wait_for(1);
+    let mut second = actum.start(&["compile", "job.json", "--parallel", "1"], &[]);
+    let said = std::iter::from_fn(|| second.error_line()).find(|line| line.contains("waiting for him"));
+    assert!(said.is_some());
+    second.signal("INT");
+    assert_eq!(second.finish().0, 130);
+    (0..1_000).for_each(|_| upstream.release());
+    assert_eq!(first.finish().0, 0);
+}

@@ -126,6 +126,10 @@ pub fn compare(a: &Scored<'_>, b: &Scored<'_>, seed: &str) -> Value {
     let shown = |cell: &Cell| json!({"score": rounded(cell.score), "output": shortened(&cell.output)});
     let changed = pairs.iter().filter(|(a, b)| a.score != b.score).take(CHANGED_MAX);
     let (better, worse) = (count(|a, b| a > b), count(|a, b| a < b));
+    // Where every step is as large as the other a coin decides; else the interval weighs them, if there are enough.
+    let mut steps = pairs.iter().map(|(a, b)| rounded((a.score - b.score).abs())).filter(|step| *step > 0.0);
+    let is_equal = steps.next().is_none_or(|first| steps.all(|step| step == first));
+    let is_enough = if is_equal { sign_test(better, worse) <= SIGNIFICANCE } else { better + worse >= DIFFERENCES_MIN };
     json!({
         "a": a.candidate.artifact.id(),
         "b": b.candidate.artifact.id(),
@@ -139,12 +143,15 @@ pub fn compare(a: &Scored<'_>, b: &Scored<'_>, seed: &str) -> Value {
         "worse": worse,
         "equal": count(|a, b| a == b),
         // Of a handful of examples all may differ by chance, and then the interval is too narrow to tell.
-        "is_significant": difference.is_significant() && sign_test(better, worse) <= SIGNIFICANCE,
+        "is_significant": difference.is_significant() && is_enough,
         "changed": changed
             .map(|(a, b)| json!({"example_id": a.example_id, "a": shown(a), "b": shown(b)}))
             .collect::<Vec<_>>(),
     })
 }
+
+/// With fewer differences of any size an interval says nothing.
+const DIFFERENCES_MIN: usize = 6;
 
 /// How often one of two equals is by chance on the better side at least as clearly, either way.
 const SIGNIFICANCE: f64 = 0.05;

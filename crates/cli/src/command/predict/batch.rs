@@ -6,7 +6,6 @@ use std::path::Path;
 use actum_api::error;
 use actum_contract::canon;
 use actum_contract::part::{Flaw, Part};
-use actum_predict::sanitise::sanitise;
 use serde_json::{Value, json};
 
 use super::desk::{Desk, Told, Wanted, Who, refuse_trials};
@@ -125,7 +124,7 @@ pub(super) fn run(desk: &mut Desk<'_>, lines: &[Line], out: &mut Out) -> Ended {
         if let Err(failure) = refuse_trials(&wanted.who) {
             flaws.push((*number, failure.message));
         }
-        if wanted.expected.as_ref().is_some_and(|expected| sanitise(expected, &redactor) != *expected) {
+        if wanted.expected.as_ref().is_some_and(|expected| !evidence::is_comparable(expected, &redactor)) {
             let why = "what is expected holds a secret or personal data, which is not kept; give score instead";
             flaws.push((*number, why.to_owned()));
         }
