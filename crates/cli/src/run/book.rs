@@ -36,6 +36,8 @@ pub(crate) struct Book {
     has_work: bool,
     /// Ends the agent, who asked for more than he may have.
     stop: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// Whether it was told to: told twice it would be killed, and could not say how it ended.
+    is_ended: AtomicBool,
 }
 
 /// What an agent heard: what counts as operations, and everything, to be repeated.
@@ -131,7 +133,8 @@ impl Book {
         let (made, heard, stop) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
         let is_work = |answer: &Value| answer["input"]["model"].is_object() && answer["aside"] != true;
         let has_work = recorded.as_ref().is_some_and(|left| lock(left).iter().any(|(_, answer)| is_work(answer)));
-        Self { ops_left, recorded, copy, made, bytes: AtomicUsize::new(bytes), intents, heard, has_work, stop }
+        let (bytes, is_ended) = (AtomicUsize::new(bytes), AtomicBool::new(false));
+        Self { ops_left, recorded, copy, made, bytes, intents, heard, has_work, stop, is_ended }
     }
 
     /// Notes a call that is about to be made. What cannot be noted is not made.
@@ -219,10 +222,12 @@ impl Book {
     /// What to do with an agent that asks for more than it may have.
     pub(crate) fn on_end(&self, stop: Box<dyn Fn() + Send>) {
         *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop);
+        self.is_ended.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn end(&self) {
-        if let Some(stop) = &*self.stop.lock().unwrap_or_else(PoisonError::into_inner) {
+        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stop) = stop.as_ref().filter(|_| !self.is_ended.swap(true, Ordering::SeqCst)) {
             stop();
         }
     }
