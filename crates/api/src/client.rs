@@ -1,14 +1,19 @@
-//! A small blocking HTTP/1.1 client: one question, one answer of JSON, one connection. For `actum tool` inside a cell,
-//! where whoever answers listens on the loopback of the cell; so no TLS, no proxies, no names to look up.
+//! A small blocking HTTP/1.1 client: one question, one answer, one connection; no TLS, no proxies, no redirections. `ask` is for
+//! `actum tool` inside a cell, where whoever answers listens on the loopback of the cell, so no names are looked up; `send` is
+//! for `actum --server`. Neither ever asks a second time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use serde_json::Value;
 
 /// The content of an answer.
 pub const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// How long it may take until somebody takes the connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Where a server listens whose address names no port.
+const PORT: u16 = 80;
 /// Status line and headers of an answer together.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const HEADERS_MAX: usize = 64;
@@ -29,8 +34,12 @@ pub enum ClientError {
     Silent(Duration),
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    #[error("the answer is larger than {ANSWER_BYTES_MAX} bytes")]
-    TooLarge,
+    #[error("no address is known for `{0}`")]
+    Nowhere(String),
+    #[error("a header of the request cannot be sent: {0}")]
+    Header(String),
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(u64),
     #[error("the answer is not HTTP: {0}")]
     NotHttp(&'static str),
     #[error("the answer (status {status}) is not JSON: {error}")]
@@ -48,8 +57,6 @@ pub fn ask(
 ) -> Result<(u16, Value), ClientError> {
     let (at, prefix) = address(url).ok_or_else(|| ClientError::Address(url.to_owned()))?;
     let target = format!("{prefix}{path}");
-    // A space or a line break would begin another part of the request.
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     if !target.starts_with('/') || !is_plain(&target) || method.is_empty() || !is_plain(method) {
         return Err(ClientError::Address(format!("{method} {target}")));
     }
@@ -62,22 +69,123 @@ pub fn ask(
     request.push_str("\r\n");
     request.push_str(content.as_deref().unwrap_or_default());
 
-    let mut stream =
-        TcpStream::connect_timeout(&at, silence).map_err(|error| ClientError::Unreachable { at, error })?;
-    let timeouts = stream.set_read_timeout(Some(silence)).and(stream.set_write_timeout(Some(silence)));
-    timeouts.map_err(ClientError::Broken)?;
-    let written = stream.write_all(request.as_bytes());
-    // Whoever refuses a request before its end answers and closes; that answer says more than the broken write.
-    let (status, content) = match (read_answer(stream, method), written) {
-        (Ok(answer), _) => answer,
-        (Err(_), Err(error)) | (Err(ClientError::Broken(error)), Ok(())) => return Err(broken(error, silence)),
-        (Err(error), Ok(())) => return Err(error),
-    };
+    let stream = connect(at, silence)?;
+    let Answer { status, content, .. } = exchange(stream, method, &[request.as_bytes()], silence, ANSWER_BYTES_MAX)?;
     if content.is_empty() {
         return Ok((status, Value::Null));
     }
     let value = serde_json::from_slice(&content).map_err(|error| ClientError::NotJson { status, error })?;
     Ok((status, value))
+}
+
+/// A question to a server.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// `http://HOST[:PORT]`, with what stands before every path.
+    pub url: &'a str,
+    pub method: &'a str,
+    /// With its query.
+    pub path: &'a str,
+    /// Beside those that say how the content is sent.
+    pub headers: &'a [(&'a str, &'a str)],
+    pub content: Option<&'a [u8]>,
+    /// The longest time without a single byte.
+    pub silence: Duration,
+    pub answer_bytes_max: u64,
+}
+
+/// Whatever came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    pub content: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of a header that is there once, by its name in any case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut found = self.headers.iter().filter(|(own, _)| own.eq_ignore_ascii_case(name));
+        let (Some((_, value)), None) = (found.next(), found.next()) else { return None };
+        Some(value)
+    }
+}
+
+/// One question, whatever its content; the name of the server may have to be looked up. Any status is an answer.
+pub fn send(request: &Request<'_>) -> Result<Answer, ClientError> {
+    let bad = || ClientError::Address(request.url.to_owned());
+    let (authority, prefix) = authority(request.url).ok_or_else(bad)?;
+    let target = format!("{prefix}{}", request.path);
+    if !target.starts_with('/') || !is_plain(&target) || request.method.is_empty() || !is_plain(request.method) {
+        return Err(ClientError::Address(format!("{} {target}", request.method)));
+    }
+    let mut head = format!("{} {target} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n", request.method);
+    for (name, value) in request.headers {
+        // Its value is not told: it may be a secret.
+        let is_whole = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        if name.is_empty() || !is_plain(name) || name.contains(':') || !is_whole {
+            return Err(ClientError::Header((*name).to_owned()));
+        }
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    let content = request.content.unwrap_or_default();
+    if request.content.is_some() {
+        head.push_str(&format!("content-length: {}\r\n", content.len()));
+    }
+    head.push_str("\r\n");
+    let stream = reach(authority)?;
+    exchange(stream, request.method, &[head.as_bytes(), content], request.silence, request.answer_bytes_max)
+}
+
+/// Whether nothing in it would begin another part of the request, as a space or a line break would.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Who is asked, and what stands before every path.
+fn authority(url: &str) -> Option<(&str, &str)> {
+    let rest = url.strip_prefix("http://")?;
+    let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    let is_one = !authority.is_empty() && authority.bytes().all(is_known);
+    (is_one && !prefix.contains(['?', '#'])).then(|| (authority, prefix.trim_end_matches('/')))
+}
+
+/// The first address of a name that takes the connection.
+fn reach(authority: &str) -> Result<TcpStream, ClientError> {
+    // A colon within brackets belongs to the address.
+    let has_port = authority.rfind(':').is_some_and(|at| !authority[at..].contains(']'));
+    let whole = if has_port { authority.to_owned() } else { format!("{authority}:{PORT}") };
+    let mut last = ClientError::Nowhere(authority.to_owned());
+    for at in whole.to_socket_addrs().map_err(|_| ClientError::Nowhere(authority.to_owned()))? {
+        match connect(at, CONNECT_PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn connect(at: SocketAddr, patience: Duration) -> Result<TcpStream, ClientError> {
+    TcpStream::connect_timeout(&at, patience).map_err(|error| ClientError::Unreachable { at, error })
+}
+
+fn exchange(
+    mut stream: TcpStream,
+    method: &str,
+    parts: &[&[u8]],
+    silence: Duration,
+    bytes_max: u64,
+) -> Result<Answer, ClientError> {
+    let timeouts = stream.set_read_timeout(Some(silence)).and(stream.set_write_timeout(Some(silence)));
+    timeouts.map_err(ClientError::Broken)?;
+    let written = parts.iter().try_for_each(|part| stream.write_all(part));
+    // Whoever refuses a request before its end answers and closes; that answer says more than the broken write.
+    match (read_answer(stream, method, bytes_max), written) {
+        (Ok(answer), _) => Ok(answer),
+        (Err(_), Err(error)) | (Err(ClientError::Broken(error)), Ok(())) => Err(broken(error, silence)),
+        (Err(error), Ok(())) => Err(error),
+    }
 }
 
 /// An id as one part of a path or a query: everything that could mean something there is written as `%XX`.
@@ -118,10 +226,10 @@ enum Framing {
     UntilClosed,
 }
 
-fn read_answer(stream: impl Read, method: &str) -> Result<(u16, Vec<u8>), ClientError> {
+fn read_answer(stream: impl Read, method: &str, bytes_max: u64) -> Result<Answer, ClientError> {
     let mut stream = BufReader::new(stream);
     for _ in 0..INTERIM_MAX {
-        let (status, framing) = read_head(&mut stream)?;
+        let (status, headers, framing) = read_head(&mut stream)?;
         if status == 101 {
             return Err(ClientError::NotHttp("it changes to another protocol"));
         }
@@ -129,13 +237,15 @@ fn read_answer(stream: impl Read, method: &str) -> Result<(u16, Vec<u8>), Client
             continue;
         }
         let has_content = method != "HEAD" && status != 204 && status != 304;
-        let content = if has_content { read_content(&mut stream, framing)? } else { Vec::new() };
-        return Ok((status, content));
+        let content = if has_content { read_content(&mut stream, framing, bytes_max)? } else { Vec::new() };
+        return Ok(Answer { status, headers, content });
     }
     Err(ClientError::NotHttp("it never gets beyond interim answers"))
 }
 
-fn read_head(stream: &mut impl BufRead) -> Result<(u16, Framing), ClientError> {
+type Headers = Vec<(String, String)>;
+
+fn read_head(stream: &mut impl BufRead) -> Result<(u16, Headers, Framing), ClientError> {
     let mut head = Vec::new();
     let mut rest = stream.take(HEAD_BYTES_MAX);
     while !head.ends_with(b"\r\n\r\n") {
@@ -166,13 +276,16 @@ fn read_head(stream: &mut impl BufRead) -> Result<(u16, Framing), ClientError> {
             framing = Framing::Length(length);
         }
     }
-    Ok((status, framing))
+    let told = |header: &httparse::Header<'_>| {
+        (header.name.to_owned(), String::from_utf8_lossy(header.value).trim().to_owned())
+    };
+    Ok((status, answer.headers.iter().map(told).collect(), framing))
 }
 
-fn read_content(stream: &mut impl BufRead, framing: Framing) -> Result<Vec<u8>, ClientError> {
+fn read_content(stream: &mut impl BufRead, framing: Framing, bytes_max: u64) -> Result<Vec<u8>, ClientError> {
     let mut content = Vec::new();
     match framing {
-        Framing::Length(length) => append(stream, length, &mut content)?,
+        Framing::Length(length) => append(stream, length, &mut content, bytes_max)?,
         Framing::Chunked => loop {
             let line = read_line(stream)?;
             let size = httparse::parse_chunk_size(&line);
@@ -183,24 +296,24 @@ fn read_content(stream: &mut impl BufRead, framing: Framing) -> Result<Vec<u8>, 
                 skip_trailers(stream)?;
                 break;
             }
-            append(stream, size, &mut content)?;
+            append(stream, size, &mut content, bytes_max)?;
             if read_line(stream)? != b"\r\n" {
                 return Err(ClientError::NotHttp("a chunk is longer than its size"));
             }
         },
         Framing::UntilClosed => {
-            stream.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut content).map_err(ClientError::Broken)?;
-            if content.len() as u64 > ANSWER_BYTES_MAX {
-                return Err(ClientError::TooLarge);
+            stream.take(bytes_max.saturating_add(1)).read_to_end(&mut content).map_err(ClientError::Broken)?;
+            if content.len() as u64 > bytes_max {
+                return Err(ClientError::TooLarge(bytes_max));
             }
         }
     }
     Ok(content)
 }
 
-fn append(stream: &mut impl BufRead, length: u64, content: &mut Vec<u8>) -> Result<(), ClientError> {
-    if length > ANSWER_BYTES_MAX - content.len() as u64 {
-        return Err(ClientError::TooLarge);
+fn append(stream: &mut impl BufRead, length: u64, content: &mut Vec<u8>, bytes_max: u64) -> Result<(), ClientError> {
+    if length > bytes_max - content.len() as u64 {
+        return Err(ClientError::TooLarge(bytes_max));
     }
     // Memory follows what arrives, not what was announced.
     let read = stream.take(length).read_to_end(content).map_err(ClientError::Broken)?;
@@ -230,7 +343,7 @@ mod tests {
     use std::thread::Builder;
 
     fn answer_of(text: &[u8]) -> Result<(u16, Vec<u8>), ClientError> {
-        read_answer(text, "GET")
+        read_answer(text, "GET", ANSWER_BYTES_MAX).map(|answer| (answer.status, answer.content))
     }
 
     #[test]
@@ -245,7 +358,8 @@ mod tests {
             assert_eq!(answer_of(text.as_bytes()).unwrap(), expected, "{text}");
         }
         assert_eq!(answer_of(b"HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n").unwrap(), (204, Vec::new()));
-        assert_eq!(read_answer(&b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"[..], "HEAD").unwrap().0, 200);
+        let head = read_answer(&b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"[..], "HEAD", ANSWER_BYTES_MAX).unwrap();
+        assert_eq!((head.status, head.header("Content-Length")), (200, Some("5")));
     }
 
     #[test]
@@ -271,13 +385,13 @@ mod tests {
     #[test]
     fn a_large_answer_is_given_up_before_it_is_held() {
         let announced = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", ANSWER_BYTES_MAX + 1);
-        assert!(matches!(answer_of(announced.as_bytes()), Err(ClientError::TooLarge)));
+        assert!(matches!(answer_of(announced.as_bytes()), Err(ClientError::TooLarge(_))));
         let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\n";
-        assert!(matches!(answer_of(chunked), Err(ClientError::TooLarge)));
+        assert!(matches!(answer_of(chunked), Err(ClientError::TooLarge(_))));
         let endless = io::Cursor::new(b"HTTP/1.1 200 OK\r\n\r\n").chain(io::repeat(b'x'));
-        assert!(matches!(read_answer(endless, "GET"), Err(ClientError::TooLarge)));
+        assert!(matches!(read_answer(endless, "GET", ANSWER_BYTES_MAX), Err(ClientError::TooLarge(_))));
         let head = io::Cursor::new(b"HTTP/1.1 200 OK\r\n").chain(io::repeat(b'x'));
-        assert!(matches!(read_answer(head, "GET"), Err(ClientError::NotHttp(_))));
+        assert!(matches!(read_answer(head, "GET", ANSWER_BYTES_MAX), Err(ClientError::NotHttp(_))));
     }
 
     #[test]
@@ -326,5 +440,57 @@ mod tests {
         let (head, content, _silent) = served.unwrap().join().unwrap();
         assert!(head.starts_with("POST /t/abc/v1/call HTTP/1.1\r\nhost: 127.0.0.1:"), "{head}");
         assert_eq!(&content, b"{\"a\":1}");
+    }
+
+    #[test]
+    fn anything_is_sent_and_anything_comes_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let served = Builder::new().name("answer".into()).spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                lines.read_line(&mut head).unwrap();
+            }
+            let mut content = [0; 3];
+            lines.read_exact(&mut content).unwrap();
+            let answer = "HTTP/1.1 201 Created\r\nX-Actum-Exit: 2\r\nx: 1\r\nx: 2\r\ncontent-length: 2\r\n\r\nhi";
+            stream.write_all(answer.as_bytes()).unwrap();
+            (head, content)
+        });
+        let url = format!("http://localhost:{port}/");
+        let headers = [("authorization", "Bearer t"), ("content-type", "application/yaml")];
+        let request = Request {
+            url: &url,
+            method: "POST",
+            path: "/v1/runs?set=a",
+            headers: &headers,
+            content: Some(b"a: "),
+            silence: Duration::from_secs(10),
+            answer_bytes_max: 2,
+        };
+        let answer = send(&request).unwrap();
+        assert_eq!((answer.status, answer.content.as_slice()), (201, &b"hi"[..]));
+        assert_eq!((answer.header("x-actum-exit"), answer.header("x"), answer.header("y")), (Some("2"), None, None));
+        let (head, content) = served.unwrap().join().unwrap();
+        assert!(head.starts_with(&format!("POST /v1/runs?set=a HTTP/1.1\r\nhost: localhost:{port}\r\n")), "{head}");
+        assert!(head.contains("authorization: Bearer t\r\n") && head.contains("content-length: 3\r\n"), "{head}");
+        assert_eq!(&content, b"a: ");
+        for url in ["https://x", "http://", "http://a b", "http://u@localhost", "http://x/?q", "http://x#f", "x", ""] {
+            assert!(matches!(send(&Request { url, ..request }), Err(ClientError::Address(_))), "{url}");
+        }
+        for (method, path) in [("GET /", "/a"), ("", "/a"), ("GET", "a"), ("GET", "/a b"), ("GET", "/a\r\nx: y")] {
+            assert!(matches!(
+                send(&Request { method, path, url: "http://127.0.0.1:1", ..request }),
+                Err(ClientError::Address(_))
+            ));
+        }
+        for header in [("a", "b\r\nc: d"), ("a b", "c"), ("a:", "c"), ("", "c"), ("a", "\u{e9}")] {
+            let told = send(&Request { headers: &[header], ..request });
+            assert!(matches!(told, Err(ClientError::Header(_))), "{header:?}");
+        }
+        let closed = send(&Request { url: &url, ..request });
+        assert!(matches!(closed, Err(ClientError::Unreachable { .. })), "{closed:?}");
     }
 }

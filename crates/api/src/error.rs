@@ -48,6 +48,7 @@ pub const USAGE: &str = "USAGE";
 pub const FILE: &str = "FILE_UNREADABLE";
 pub const INPUT: &str = "INPUT_INVALID";
 pub const CONFIG: &str = "CONFIG_INVALID";
+pub const IDEMPOTENCY_CONFLICT: &str = "IDEMPOTENCY_CONFLICT";
 pub const MISMATCH: &str = "CONTRACT_MISMATCH";
 pub const UNSUPPORTED: &str = "UNSUPPORTED_CONTRACT";
 pub const NOT_FOUND: &str = "NOT_FOUND";
@@ -82,6 +83,9 @@ pub const ARTIFACT_INCOMPATIBLE: &str = "ARTIFACT_INCOMPATIBLE";
 pub const POINTER_CONFLICT: &str = "POINTER_CONFLICT";
 pub const ROLLBACK_UNAVAILABLE: &str = "ROLLBACK_UNAVAILABLE";
 pub const REGRESSION: &str = "REGRESSION";
+pub const UNAUTHORIZED: &str = "UNAUTHORIZED";
+pub const FORBIDDEN: &str = "FORBIDDEN";
+pub const TOO_MANY_REQUESTS: &str = "TOO_MANY_REQUESTS";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -115,7 +119,7 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0201", "VALIDATION_ERROR", (2, 400), "An entry breaks the rules of its form",
         "A field is missing, of the wrong type, or contradicts another. `details.violations` lists all of them.",
         "Mend every violation listed; `actum schema execution-event` describes the form."),
-    row("A0202", "IDEMPOTENCY_CONFLICT", (6, 409), "A different entry stands under the same identity",
+    row("A0202", IDEMPOTENCY_CONFLICT, (6, 409), "A different entry stands under the same identity",
         "The event (execution, attempt, state) or the entry's own id is recorded already, with another payload or lineage. `details.violations` names the differing paths.",
         "Send the same document again to get the same answer, or use a new attempt, execution or id."),
     row("A0203", "UNKNOWN_LINEAGE", (2, 422), "A dependency cannot be found",
@@ -217,6 +221,15 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0904", REGRESSION, (1, 409), "The artifact is not good enough",
         "Its score is lower than `--min-score`, or it is worse than the one it was compared with by more than `--max-drop`.",
         "`actum eval --show EVAL` shows the results example by example. Compile again with other candidates, or lower the bar."),
+    row("A1001", UNAUTHORIZED, (3, 401), "The server does not know who asks",
+        "The request has no token, or one that opens nothing: mistyped, revoked, over, or of another server. The answer is the same for all of these.",
+        "Send `Authorization: Bearer TOKEN`, or set `ACTUM_TOKEN`. `actum token list` at the server shows which are active; `actum token create` makes one."),
+    row("A1002", FORBIDDEN, (3, 403), "The token's role does not allow this",
+        "A reader looks; an operator looks, submits and runs; an approver looks, approves and denies; an admin does everything. Nothing was done.",
+        "Use a token of another role: `actum token create --role ROLE` at the server makes one."),
+    row("A1003", TOO_MANY_REQUESTS, (1, 429), "Too many requests",
+        "More requests arrived with one token, or more connections were open, than the server takes at a time. Nothing was done.",
+        "Wait as long as `Retry-After` says, and send the same request again."),
 ];
 
 #[cfg(test)]
@@ -271,6 +284,9 @@ mod tests {
             ARTIFACT_INCOMPATIBLE,
             POINTER_CONFLICT,
             ROLLBACK_UNAVAILABLE,
+            UNAUTHORIZED,
+            FORBIDDEN,
+            TOO_MANY_REQUESTS,
         ] {
             assert_eq!(named(name).name, name);
         }

@@ -9,6 +9,7 @@ use actum_api::error;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::Redactor;
+use actum_contract::id::Tenant;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -30,7 +31,7 @@ const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub tool: String,
-    pub tenant: &'static str,
+    pub tenant: &'a Tenant,
     /// The levels that wait: `filesystem elevated`, `network open`.
     pub wants: Vec<String>,
     /// Everything that was agreed on; only its digest is kept.
@@ -42,7 +43,8 @@ pub(crate) struct Request<'a> {
 impl Request<'_> {
     /// What makes it this request and no other.
     fn binding(&self) -> Result<String, Failure> {
-        let whole = json!({"tool": self.tool, "tenant": self.tenant, "wants": self.wants, "agreed": self.agreed});
+        let whole =
+            json!({"tool": self.tool, "tenant": self.tenant.as_str(), "wants": self.wants, "agreed": self.agreed});
         let text = canon::canonical(&whole).map_err(|e| Failure::new(error::INPUT, e.to_string()))?;
         Ok(Digest::sha256(&text).to_hex())
     }
@@ -114,7 +116,7 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
             let id = new_id();
             let expires = now + SignedDuration::from_mins(MINUTES);
             let value = json!({
-                "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant, "wants": request.wants,
+                "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant.as_str(), "wants": request.wants,
                 "call": redacted(&request.shown), "requested_at": now.to_string(), "expires_at": expires.to_string(),
             });
             save(&folder(home, "pending")?.join(format!("{id}.json")), &value)?;
@@ -153,7 +155,7 @@ pub(crate) fn list(home: &Path) -> Result<Vec<Value>, Failure> {
 }
 
 /// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
-pub(crate) fn decide(home: &Path, id: &str, agreed: bool, minutes: Option<i64>) -> Result<Value, Failure> {
+pub(crate) fn decide(home: &Path, id: &str, agreed: bool, minutes: Option<i64>, by: &str) -> Result<Value, Failure> {
     let now = Timestamp::now();
     if id.len() < ID_CHARACTERS_MIN {
         return Err(
@@ -173,6 +175,7 @@ pub(crate) fn decide(home: &Path, id: &str, agreed: bool, minutes: Option<i64>) 
         );
     }
     value["decided_at"] = now.to_string().into();
+    value["decided_by"] = by.into();
     value["single_use"] = minutes.is_none().into();
     value["expires_at"] = (now + SignedDuration::from_mins(minutes.unwrap_or(MINUTES))).to_string().into();
     let state = if agreed { "approved" } else { "denied" };

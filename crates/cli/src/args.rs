@@ -3,17 +3,19 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use actum_api::error;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use serde_json::Value;
 
 use crate::command::{
     apply, approvals, artifact, canon, compile, completions, contract, dataset, diff, doctor, eval, exec, gateway,
-    init, key, ledger, logs, mcp, pointer, predict, prove, resume, run, sandbox, schema, signature, snapshot, spend,
-    stage, status, store, tool, trace, undo, worker,
+    init, key, ledger, logs, mcp, pointer, predict, prove, resume, run, sandbox, schema, serve, signature, snapshot,
+    spend, stage, status, store, token, tool, trace, undo, worker,
 };
+use crate::seat::Seat;
 use crate::ui;
 
 /// Run AI agents under a contract: resolved, hashed, recorded, provable.
@@ -52,6 +54,19 @@ pub(crate) struct Global {
     /// Say what is being done
     #[arg(short, long, global = true)]
     pub verbose: bool,
+
+    /// Ask this server instead of working here: http://HOST:PORT, with a token in ACTUM_TOKEN
+    /// [default: ACTUM_SERVER]
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+
+    /// Read the token for --server from FILE
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// For whom the command runs, if it is not whoever types it.
+    #[arg(skip)]
+    pub seat: Option<Arc<Seat>>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,6 +140,8 @@ pub(crate) enum Command {
     /// What was asked of models, and answered
     #[command(subcommand)]
     Trace(trace::Verb),
+    /// The commands over HTTP, for whoever has a token
+    Serve(serve::Serve),
     /// Models for programs outside a cell, metered and within a budget
     Gateway(gateway::Serve),
     /// The registered tools as an MCP server on stdin and stdout
@@ -151,6 +168,9 @@ pub(crate) enum Command {
     /// Upkeep of the store: migrate, check, rebuild, backup
     #[command(subcommand)]
     Store(store::Verb),
+    /// Who may ask the server: tokens, made, listed, revoked
+    #[command(subcommand)]
+    Token(token::Verb),
     /// Who signs
     #[command(subcommand)]
     Key(key::Verb),
@@ -178,19 +198,20 @@ enum HastyCommand {
     Sandbox(sandbox::Sandbox),
 }
 
-/// Reads the command line. Help and version are printed here; a mistake becomes an error like any other.
-pub(crate) fn parse(arguments: &[OsString]) -> Result<Parsed, ExitCode> {
+/// Reads the command line: what is meant, and what was typed. Help and version are printed here; a mistake becomes an error
+/// like any other.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<(Parsed, ArgMatches), ExitCode> {
     if arguments.get(1).is_some_and(|word| word == "sandbox") {
         let matches = Hasty::command().try_get_matches_from(arguments);
         // Whatever is not plain goes the usual way, and is told there.
-        if let Ok(Hasty { global, command: HastyCommand::Sandbox(sandbox) }) =
-            matches.and_then(|matches| Hasty::from_arg_matches(&matches))
+        if let Ok((Hasty { global, command: HastyCommand::Sandbox(sandbox) }, matches)) =
+            matches.and_then(|matches| Ok((Hasty::from_arg_matches(&matches)?, matches)))
         {
-            return Ok(Parsed { global, command: Command::Sandbox(sandbox) });
+            return Ok((Parsed { global, command: Command::Sandbox(sandbox) }, matches));
         }
     }
     let matches = Parsed::command().try_get_matches_from(arguments);
-    matches.and_then(|m| Parsed::from_arg_matches(&m)).map_err(|e| refuse(&e, arguments))
+    matches.and_then(|m| Ok((Parsed::from_arg_matches(&m)?, m))).map_err(|e| refuse(&e, arguments))
 }
 
 fn refuse(error: &clap::Error, arguments: &[OsString]) -> ExitCode {

@@ -1,5 +1,6 @@
 //! The binary: composition root, exit codes, and nothing else. Every verb lives in `command/`.
 
+mod access;
 mod approval;
 mod args;
 mod capture;
@@ -8,6 +9,7 @@ mod command;
 mod config;
 mod document;
 mod execution;
+mod face;
 mod failure;
 mod key;
 mod model;
@@ -17,6 +19,7 @@ mod protect;
 mod purse;
 mod reference;
 mod run;
+mod seat;
 mod tool;
 mod ui;
 mod workspace;
@@ -34,14 +37,19 @@ fn main() -> ExitCode {
     }
     // Its cell is built while we find out what it is for.
     let ahead = command::sandbox::ahead(&arguments);
-    let parsed = match args::parse(&arguments) {
-        Ok(parsed) => parsed,
+    let (parsed, typed) = match args::parse(&arguments) {
+        Ok(read) => read,
         Err(code) => return code,
     };
     #[cfg(debug_assertions)]
     stop_at_crash_point();
     let mut out = ui::Out::new(&parsed.global);
-    match command::run(parsed, ahead, &mut out) {
+    let ended = match face::client::server(&parsed, &typed) {
+        Ok(Some(server)) => face::client::run(&server, &parsed.global, &typed, &mut out),
+        Ok(None) => command::run(parsed, ahead, &mut out),
+        Err(failure) => Err(failure),
+    };
+    match ended {
         Ok(code) => ExitCode::from(code),
         Err(failure) => out.fail(&failure),
     }

@@ -4,45 +4,79 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_api::error;
+use actum_contract::id::Tenant;
 use actum_store::blob::Folder as Blobs;
 use actum_store::{Location, Older, Store};
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::seat::Seat;
 use crate::ui::Out;
+use crate::workspace::LOCAL_TENANT;
 
 /// A project: the nearest folder upward that has `actum.toml` or `.actum`, else the current one.
 #[derive(Debug)]
 pub(crate) struct Project {
     root: PathBuf,
     store: Option<String>,
+    /// For whom it is open, if it is not the user.
+    seat: Option<Arc<Seat>>,
 }
 
 impl Project {
     pub(crate) fn find(global: &Global) -> Result<Self, Failure> {
+        if let Some(seat) = &global.seat {
+            return Ok(Self::seated(Arc::clone(seat)));
+        }
         let here = std::env::current_dir()
             .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
-        Ok(Self { root, store: global.store.clone() })
+        Ok(Self { root, store: global.store.clone(), seat: None })
+    }
+
+    /// The project that a seat is in.
+    pub(crate) fn seated(seat: Arc<Seat>) -> Self {
+        Self { root: seat.root.clone(), store: None, seat: Some(seat) }
     }
 
     /// The project that a file belongs to; if it lies in none, the one we are in.
     pub(crate) fn of_file(file: &Path, global: &Global) -> Result<Self, Failure> {
         let here = Self::find(global)?;
+        if here.seat.is_some() {
+            return Ok(here);
+        }
         let folder = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = folder.as_deref().and_then(|folder| folder.ancestors().find(marked).map(Path::to_owned));
-        Ok(root.map_or(here, |root| Self { root, store: global.store.clone() }))
+        Ok(root.map_or(here, |root| Self { root, store: global.store.clone(), seat: None }))
     }
 
     /// The same project once more, for whoever wants one of its own.
     pub(crate) fn at(other: &Self) -> Self {
-        Self { root: other.root.clone(), store: other.store.clone() }
+        Self { root: other.root.clone(), store: other.store.clone(), seat: other.seat.clone() }
     }
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// For whom it is open, if it is not the user.
+    pub(crate) fn seat(&self) -> Option<&Arc<Seat>> {
+        self.seat.as_ref()
+    }
+
+    /// Who acts, if it is not the user.
+    pub(crate) fn actor(&self) -> Option<String> {
+        self.seat.as_ref().map(|seat| seat.actor.clone())
+    }
+
+    /// Whose things these are.
+    pub(crate) fn tenant(&self) -> Result<Tenant, Failure> {
+        match &self.seat {
+            Some(seat) => Ok(seat.tenant.clone()),
+            None => Tenant::new(LOCAL_TENANT).map_err(|e| Failure::new(error::INTERNAL, e.to_string())),
+        }
     }
 
     /// Contents by their digest.
@@ -52,6 +86,9 @@ impl Project {
 
     /// The project's own folder, made on first use and kept out of version control.
     pub(crate) fn folder(&self) -> Result<PathBuf, Failure> {
+        if let Some(seat) = &self.seat {
+            return seat.folder();
+        }
         let folder = self.root.join(".actum");
         actum_workspace::make_own_folder(&folder)?;
         Ok(folder)
@@ -59,7 +96,10 @@ impl Project {
 
     /// Where the signing key is, if there is one yet; makes nothing.
     pub(crate) fn key_path(&self) -> PathBuf {
-        self.root.join(".actum/key.pem")
+        match &self.seat {
+            Some(seat) => seat.home.join("key.pem"),
+            None => self.root.join(".actum/key.pem"),
+        }
     }
 
     pub(crate) fn location(&self) -> Result<Location, Failure> {
@@ -71,6 +111,9 @@ impl Project {
 
     /// Opens the store. A file of an older version is brought up to date; a shared store is not, unless told to.
     pub(crate) async fn open(&self, out: &Out, migrate: bool) -> Result<Arc<dyn Store>, Failure> {
+        if let Some(seat) = &self.seat {
+            return Ok(Arc::clone(&seat.store));
+        }
         let location = self.location()?;
         out.detail(&format!("store: {}", location.shown()));
         let older = match &location {

@@ -1,7 +1,9 @@
-//! Everything that is printed. Results go to stdout, everything else to stderr.
+//! Everything that is printed. Results go to stdout, everything else to stderr; what a command says in a seat is collected
+//! instead, and goes to whoever asked.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -16,15 +18,55 @@ pub(crate) struct Out {
     stdout: io::Stdout,
     /// The reader has seen enough and is gone; work goes on without it.
     unread: bool,
+    kept: Option<Mutex<Kept>>,
 }
+
+/// What a command would have printed.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub results: Vec<u8>,
+    /// What would have gone to stderr, line by line.
+    pub remarks: Vec<String>,
+    /// There was more than is kept.
+    pub is_cut: bool,
+}
+
+/// What is kept of the results of a command.
+pub(crate) const RESULT_BYTES_MAX: usize = 64 << 20;
+/// Lines that are kept of what it remarks.
+const REMARKS_MAX: usize = 1_000;
 
 impl Out {
     pub(crate) fn new(global: &Global) -> Self {
-        Self { json: global.json, quiet: global.quiet, verbose: global.verbose, stdout: io::stdout(), unread: false }
+        let Global { json, quiet, verbose, .. } = *global;
+        Self { json, quiet, verbose, stdout: io::stdout(), unread: false, kept: None }
+    }
+
+    /// Collects instead of printing.
+    pub(crate) fn captured(json: bool) -> Self {
+        let kept = Some(Mutex::default());
+        Self { json, quiet: false, verbose: false, stdout: io::stdout(), unread: false, kept }
+    }
+
+    /// What was collected.
+    pub(crate) fn taken(self) -> Kept {
+        self.kept.map(|kept| kept.into_inner().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Prints bytes as they are, for results that are documents themselves.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        if let Some(kept) = &mut self.kept {
+            let kept = kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+            match kept.results.len() + bytes.len() <= RESULT_BYTES_MAX {
+                true => kept.results.extend_from_slice(bytes),
+                false => kept.is_cut = true,
+            }
+            return;
+        }
         if self.unread {
             return;
         }
@@ -52,13 +94,22 @@ impl Out {
     /// Something good to know that nobody asked for.
     pub(crate) fn remark(&self, text: &str) {
         if !self.quiet && !self.json {
-            note(text);
+            self.aside(text);
+        }
+    }
+
+    /// Something that has to be known, asked for or not.
+    pub(crate) fn aside(&self, text: &str) {
+        let Some(kept) = &self.kept else { return note(text) };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.remarks.len() < REMARKS_MAX {
+            kept.remarks.push(text.to_owned());
         }
     }
 
     pub(crate) fn detail(&self, text: &str) {
         if self.verbose {
-            note(text);
+            self.aside(text);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
 use actum_engine::Waiter;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
@@ -115,16 +116,19 @@ pub(crate) fn drop_stage(stage: Stage, still: File, out: &Out) {
 }
 
 /// The ledger, reached before anything is changed: what cannot be recorded is not done.
-pub(crate) struct Ledger(Waiter);
+pub(crate) struct Ledger {
+    waiter: Waiter,
+    tenant: Tenant,
+}
 
 impl Ledger {
     pub(crate) fn open(project: &Project, out: &Out) -> Result<Self, Failure> {
-        Ok(Self(Open::new(Project::at(project), out)?.waiter))
+        Ok(Self::over(&Open::new(Project::at(project), out)?))
     }
 
     /// That of a store that is open already.
     pub(crate) fn over(open: &Open) -> Self {
-        Self(open.waiter.clone())
+        Self { waiter: open.waiter.clone(), tenant: open.tenant.clone() }
     }
 
     /// Writes a publication into the ledger, then lets it become history. Doing it twice is doing it once.
@@ -132,9 +136,9 @@ impl Ledger {
         if publication.changes.is_empty() {
             return Ok(());
         }
-        let submission = draft::read_value(entry(publication), Timestamp::now());
+        let submission = draft::read_value(entry(publication, &self.tenant), Timestamp::now());
         let word = publication.cause.word();
-        let outcome = self.0.wait(self.0.journal.append(submission)).map_err(|e| {
+        let outcome = self.waiter.wait(self.waiter.journal.append(submission)).map_err(|e| {
             let e = Failure::from(e);
             let message = format!("the {word} is done but not in the ledger yet: {}", e.message);
             Failure { message, ..e }.hint("the next command that opens the workspace records it")
@@ -159,7 +163,7 @@ impl Ledger {
         let id = result["execution_id"].as_str().unwrap_or_default();
         let entry = json!({
             "id": format!("execution:{}", Digest::sha256(id.as_bytes()).to_hex()),
-            "tenantId": LOCAL_TENANT,
+            "tenantId": self.tenant.as_str(),
             "module": "sandbox",
             "source": "actum",
             "type": "tool_execution",
@@ -174,7 +178,7 @@ impl Ledger {
             },
         });
         let submission = draft::read_value(entry, Timestamp::now());
-        match self.0.wait(self.0.journal.append(submission))? {
+        match self.waiter.wait(self.waiter.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
             Outcome::Refused(refusal) => {
                 Err(Failure::new(error::INTERNAL, format!("the ledger refused execution {id}: {refusal:?}")))
@@ -184,11 +188,11 @@ impl Ledger {
 }
 
 /// A publication as the ledger keeps it.
-pub(crate) fn entry(publication: &Publication) -> Value {
+pub(crate) fn entry(publication: &Publication, tenant: &Tenant) -> Value {
     let by_verb = |verb| deltas(&publication.changes).filter(|change| change.verb() == verb).count();
     json!({
         "id": format!("publication:{}", publication.id),
-        "tenantId": LOCAL_TENANT,
+        "tenantId": tenant.as_str(),
         "module": "workspace",
         "source": "actum",
         "type": "workspace_publication",

@@ -4,7 +4,7 @@
 //! writes down what it answered, all in one transaction. The book sees its own decisions, so a batch behaves exactly
 //! as its drafts would one by one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use actum_contract::canon;
@@ -13,6 +13,7 @@ use actum_contract::id::Tenant;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::access::Token;
 use crate::draft::{self, Draft, Submission};
 use crate::entry::{Entry, Seal, seal};
 use crate::event::{self, Event};
@@ -59,7 +60,11 @@ struct Pages {
 
 /// The facts of one batch, by tenant. What is not in it does not exist. A list, because a batch has few tenants.
 #[derive(Debug, Default)]
-pub struct Book(Vec<(Tenant, Pages)>);
+pub struct Book {
+    tenants: Vec<(Tenant, Pages)>,
+    /// By their ids, of which there is one each among all tenants.
+    tokens: BTreeMap<String, Token>,
+}
 
 /// An entry to be written, and what it changes in the projections.
 #[derive(Debug, Clone)]
@@ -74,6 +79,7 @@ pub struct Appended {
     pub event: Option<Event>,
     pub registered: Option<Box<Registered>>,
     pub moved: Option<Box<Moved>>,
+    pub granted: Option<Box<Token>>,
     pub supersedes: Vec<String>,
     /// Inner nodes of the tree to be kept.
     pub nodes: Vec<(Node, Digest)>,
@@ -104,9 +110,13 @@ impl Book {
         self.pages(tenant).executions.insert(key, last);
     }
 
+    pub fn learn_token(&mut self, token: Token) {
+        self.tokens.insert(token.id.clone(), token);
+    }
+
     /// The logs as they stand after all decisions so far.
     pub fn logs(&self) -> impl Iterator<Item = (&Tenant, &Log)> {
-        self.0.iter().map(|(tenant, pages)| (tenant, &pages.log))
+        self.tenants.iter().map(|(tenant, pages)| (tenant, &pages.log))
     }
 
     pub fn knows_log(&self, tenant: &Tenant) -> bool {
@@ -121,16 +131,20 @@ impl Book {
         self.find(tenant).is_some_and(|pages| pages.executions.contains_key(key))
     }
 
+    pub fn knows_token(&self, id: &str) -> bool {
+        self.tokens.contains_key(id)
+    }
+
     fn find(&self, tenant: &Tenant) -> Option<&Pages> {
-        self.0.iter().find(|(name, _)| name == tenant).map(|(_, pages)| pages)
+        self.tenants.iter().find(|(name, _)| name == tenant).map(|(_, pages)| pages)
     }
 
     fn pages(&mut self, tenant: &Tenant) -> &mut Pages {
-        let at = self.0.iter().position(|(name, _)| name == tenant).unwrap_or_else(|| {
-            self.0.push((tenant.clone(), Pages::default()));
-            self.0.len() - 1
+        let at = self.tenants.iter().position(|(name, _)| name == tenant).unwrap_or_else(|| {
+            self.tenants.push((tenant.clone(), Pages::default()));
+            self.tenants.len() - 1
         });
-        &mut self.0[at].1
+        &mut self.tenants[at].1
     }
 
     /// Decides about one draft and takes note of the answer. `fresh_id` is used if the draft has no id of its own.
@@ -145,10 +159,31 @@ impl Book {
             };
         }
         let checked = check_lineage(draft, pages).and_then(|()| check_change(draft, pages));
-        if let Err(refusal) = checked.and_then(|()| check_event(draft, pages)) {
+        if let Err(refusal) = checked.and_then(|()| check_event(draft, pages)).and_then(|()| self.check_token(draft)) {
             return Decision::Refuse(refusal);
         }
-        Decision::Append(Box::new(pages.append(draft, fresh_id, now)))
+        if let Some(token) = &draft.granted {
+            self.learn_token(Token::clone(token));
+        }
+        Decision::Append(Box::new(self.pages(&draft.tenant).append(draft, fresh_id, now)))
+    }
+}
+
+impl Book {
+    /// A token has an id that no other has, whoever's; and whoever revokes one says what it is.
+    fn check_token(&self, draft: &Draft) -> Result<(), Refusal> {
+        let Some(token) = &draft.granted else { return Ok(()) };
+        let Some(known) = self.tokens.get(&token.id) else { return Ok(()) };
+        let fields = if token.n == 1 { vec!["token"] } else { known.differences(token) };
+        if fields.is_empty() {
+            return Ok(());
+        }
+        let (message, why) = match token.n {
+            1 => (format!("there is a token {} already: make one with another id", token.id), "is taken"),
+            _ => (format!("the change of token {} is about another one", token.id), "is not what it was made with"),
+        };
+        let violations = fields.iter().map(|field| Violation::new(format!("payload.{field}"), why)).collect();
+        Err(Refusal::new(Code::IdempotencyConflict, message, violations))
     }
 }
 
@@ -177,6 +212,7 @@ impl Pages {
             event: draft.event.clone(),
             registered: draft.registered.clone(),
             moved: draft.moved.clone(),
+            granted: draft.granted.clone(),
             supersedes: draft.supersedes.clone(),
             nodes,
         }
@@ -212,6 +248,7 @@ pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
         event: draft.event,
         registered: draft.registered,
         moved: draft.moved,
+        granted: draft.granted,
         supersedes: draft.supersedes,
         nodes,
     })
@@ -241,15 +278,16 @@ fn check_lineage(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
     Err(Refusal::new(Code::UnknownLineage, message, violations))
 }
 
-/// A change of the registry or of a pointer follows the one before it.
+/// A change of the registry, of a pointer or of a token follows the one before it.
 fn check_change(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
-    let (follows, n, what) = match (&draft.registered, &draft.moved) {
-        (Some(registered), _) => {
+    let (follows, n, what) = match (&draft.registered, &draft.moved, &draft.granted) {
+        (Some(registered), ..) => {
             let Registered { kind, item } = &**registered;
             (registered.follows(), item.n, format!("{kind} {:?}", item.id))
         }
-        (None, Some(moved)) => (moved.follows(), moved.n, format!("the pointer of {:?}", moved.signature)),
-        (None, None) => return Ok(()),
+        (None, Some(moved), _) => (moved.follows(), moved.n, format!("the pointer of {:?}", moved.signature)),
+        (None, None, Some(token)) => (token.follows(), token.n, format!("token {}", token.id)),
+        (None, None, None) => return Ok(()),
     };
     match follows.filter(|before| !pages.entries.contains_key(before)) {
         None => Ok(()),

@@ -9,6 +9,7 @@ use actum_contract::limit;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
+use crate::access::{self, Token};
 use crate::event::{self, Event, Fields};
 use crate::pointer::{self, Moved};
 use crate::refusal::{Code, Refusal, Violation};
@@ -65,6 +66,7 @@ pub struct Draft {
     pub event: Option<Event>,
     pub registered: Option<Box<Registered>>,
     pub moved: Option<Box<Moved>>,
+    pub granted: Option<Box<Token>>,
 }
 
 const TOP: [&str; 10] =
@@ -159,7 +161,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         }
     };
 
-    let (mut event, mut registered, mut moved) = (None, None, None);
+    let (mut event, mut registered, mut moved, mut granted) = (None, None, None, None);
     let id = if is_event {
         event = event::read(&mut top, payload, created_at.map(|(_, at)| at));
         if top.get("id").is_some() {
@@ -173,6 +175,10 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
     } else if kind == Some(pointer::TYPE) {
         let (id, row) = pointer::read(&mut top, payload).unzip();
         moved = row.map(Box::new);
+        id
+    } else if kind == Some(access::TYPE) {
+        let (id, row) = access::read(&mut top, payload, tenant.as_ref()).unzip();
+        granted = row.map(Box::new);
         id
     } else {
         read_other(&mut top, kind)
@@ -205,6 +211,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         event,
         registered,
         moved,
+        granted,
     })
 }
 
@@ -291,9 +298,16 @@ impl Draft {
     /// The ids of other entries that the rules will ask about.
     pub fn asks_about(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let registered = self.registered.as_ref().and_then(|registered| registered.follows());
-        let follows = registered.or_else(|| self.moved.as_ref().and_then(|moved| moved.follows()));
+        let moved = || self.moved.as_ref().and_then(|moved| moved.follows());
+        let granted = || self.granted.as_ref().and_then(|token| token.follows());
+        let follows = registered.or_else(moved).or_else(granted);
         let named = self.depends_on.iter().chain(&self.supersedes).map(|id| Cow::Borrowed(id.as_str()));
         named.chain(follows.map(Cow::Owned))
+    }
+
+    /// The token that the rules will ask about, whoever has one of that id.
+    pub fn asks_about_token(&self) -> Option<&str> {
+        self.granted.as_ref().map(|token| token.id.as_str())
     }
 
     /// The document again, for the dead-letter list.

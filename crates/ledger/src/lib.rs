@@ -3,6 +3,7 @@
 //! Called by the store, which makes each append atomic, and by `cli`. Pure: times and ids arrive as arguments.
 //! `draft` reads and validates one document, `append` decides what it does to the log, `verify` walks a stored log.
 
+pub mod access;
 pub mod append;
 pub mod capsule;
 pub mod checkpoint;
@@ -25,6 +26,7 @@ pub mod state;
 pub mod time;
 pub mod verify;
 
+pub use access::Access;
 pub use append::{Book, Decision};
 pub use draft::{Draft, Submission};
 pub use entry::Entry;

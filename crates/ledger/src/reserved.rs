@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::refusal::Violation;
-use crate::{pointer, registry, spend};
+use crate::{access, pointer, registry, spend};
 
 /// A type, and what writes it.
 struct Type {
@@ -14,7 +14,7 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 10] = [
+const TYPES: [Type; 11] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
     Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
     Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
@@ -25,14 +25,16 @@ const TYPES: [Type; 10] = [
     Type { name: "prediction_dataset", by: "whoever makes a dataset: use `actum dataset`" },
     Type { name: "compile_report", by: "the compiler alone: use `actum compile`" },
     Type { name: "eval_report", by: "whoever scores an artifact: use `actum eval`" },
+    Type { name: access::TYPE, by: "whoever makes and revokes tokens: use `actum token`" },
 ];
 
 /// How ids begin that nobody else may bring.
-const PREFIXES: [(&str, &str); 4] = [
+const PREFIXES: [(&str, &str); 5] = [
     ("spend:", "changes about money"),
     ("prediction:", "predictions"),
     ("signature:", "signatures"),
     ("rollout:", "artifacts, pointers, datasets and what is found with them"),
+    ("access:", "changes about who may enter"),
 ];
 
 /// The names of the types.
@@ -76,12 +78,21 @@ mod tests {
             "prediction_dataset",
             "compile_report",
             "eval_report",
+            "access_change",
         ];
         assert!(types().eq(kinds));
         for kind in kinds {
             assert_eq!(path(json!({"type": kind})).as_deref(), Some("type"), "{kind}");
         }
-        for id in ["spend:x", "spend:", "prediction:1", "signature:a/b.v1", "registry:tool:grep:1"] {
+        for id in [
+            "spend:x",
+            "spend:",
+            "prediction:1",
+            "signature:a/b.v1",
+            "registry:tool:grep:1",
+            "access:token:0:1",
+            "access:",
+        ] {
             assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
         }
         for id in ["artifact:art_0", "pointer:@a/b.v1:1", "pointer:", "label:x", "dataset:0", "compile:c", "eval:e", ""]
@@ -89,7 +100,17 @@ mod tests {
             let id = format!("rollout:{id}");
             assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
         }
-        for id in ["spend", "spending:1", "predictions:1", "registry:tool", "xspend:1", "rollout", "rollouts:1"] {
+        for id in [
+            "spend",
+            "spending:1",
+            "predictions:1",
+            "registry:tool",
+            "xspend:1",
+            "rollout",
+            "rollouts:1",
+            "access",
+            "accesses:1",
+        ] {
             assert_eq!(path(json!({"type": "note", "id": id})), None, "{id}");
         }
         assert_eq!(path(json!({"type": 7, "id": ["spend:"]})), None);

@@ -31,10 +31,10 @@ const PATIENCE: Patience =
 /// How long exchanges with models may go on when all else is over.
 const EXCHANGES_PATIENCE: Duration = Duration::from_secs(5);
 /// A request's line and headers, in bytes and in number.
-const HEAD_BYTES_MAX: usize = 32 << 10;
-const HEADERS_MAX: usize = 64;
+pub(crate) const HEAD_BYTES_MAX: usize = 32 << 10;
+pub(crate) const HEADERS_MAX: usize = 64;
 /// The pause after a connection could not be accepted, as when there are no file descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {

@@ -195,12 +195,7 @@ impl Gate {
             Ok(Err(_)) => return Err(Flaw::TooLarge),
             Err(_) => return Err(Flaw::TooSlow),
         };
-        let objects = content.iter().filter(|byte| **byte == b'{').count();
-        let values = values_in(&content) + objects * (OBJECT_VALUES - 1);
-        if values > QUESTION_VALUES_FREE + content.len() / BYTES_PER_VALUE {
-            return Err(Flaw::TooLarge);
-        }
-        Ok(content)
+        if is_swollen(&content) { Err(Flaw::TooLarge) } else { Ok(content) }
     }
 
     /// Providers have their keys in different places; ours may come in each of them.
@@ -218,6 +213,13 @@ impl Gate {
         // An error would mean that nobody can begin one either.
         self.exchanges.acquire_many(all).await.map(drop).unwrap_or_default();
     }
+}
+
+/// Whether a JSON text would take many times its length in memory.
+pub(crate) fn is_swollen(json: &[u8]) -> bool {
+    let objects = json.iter().filter(|byte| **byte == b'{').count();
+    let values = values_in(json) + objects * (OBJECT_VALUES - 1);
+    values > QUESTION_VALUES_FREE + json.len() / BYTES_PER_VALUE
 }
 
 /// Only if whoever answers gave up without a word.

@@ -4,6 +4,7 @@
 //! Every decision is made by `actum_ledger`; this crate makes it atomic and durable. Joined in `cli`. No SQL stands
 //! anywhere else, and every statement about a tenant's data takes that tenant.
 
+mod access;
 mod batch;
 pub mod blob;
 mod change;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use actum_ledger::Journal;
+use actum_ledger::access::Access;
 use actum_ledger::journal::JournalError;
 use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
@@ -32,9 +34,9 @@ pub use migration::VERSION;
 pub use upkeep::{Check, Projection, Upkeep};
 
 /// Everything a store can do.
-pub trait Store: Journal + Upkeep + Runs + Registry + Pointers + Spend {}
+pub trait Store: Journal + Upkeep + Runs + Registry + Pointers + Spend + Access {}
 
-impl<T: Journal + Upkeep + Runs + Registry + Pointers + Spend> Store for T {}
+impl<T: Journal + Upkeep + Runs + Registry + Pointers + Spend + Access> Store for T {}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -33,6 +33,10 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite-0005.sql"),
         postgres: include_str!("../migrations/postgres-0005.sql"),
     },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0006.sql"),
+        postgres: include_str!("../migrations/postgres-0006.sql"),
+    },
 ];
 
 /// The version this program writes.

@@ -5,12 +5,14 @@
 
 use actum_contract::id::Tenant;
 use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
+use actum_ledger::access::KEPT_BYTES_MAX;
 use actum_ledger::draft::Submission;
 use actum_ledger::journal::{JournalError, Outcome, Work};
 use actum_ledger::run::{Renewed, Run, Written};
 use actum_ledger::spend::{Answer as SpendAnswer, Authorization, Held, Reservation};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::access::KeepRequest;
 use crate::request::RunRequest;
 use crate::spend::{STUCK_MAX, SpendRequest, Spent};
 
@@ -24,6 +26,7 @@ pub(crate) enum Request {
     Checkpoint { tenant: Tenant, size: u64, note: String },
     Run(RunRequest),
     Spend(SpendRequest),
+    Keep(Box<KeepRequest>),
 }
 
 impl Request {
@@ -33,6 +36,7 @@ impl Request {
             Self::Checkpoint { note, .. } => note.len(),
             Self::Run(request) => request.bytes(),
             Self::Spend(request) => request.bytes(),
+            Self::Keep(request) => request.bytes(),
         }
     }
 
@@ -40,7 +44,7 @@ impl Request {
     pub(crate) fn submissions(&self) -> &[Submission] {
         match self {
             Self::Append(submission) => std::slice::from_ref(submission),
-            Self::Checkpoint { .. } => &[],
+            Self::Checkpoint { .. } | Self::Keep(_) => &[],
             Self::Run(request) => request.entries(),
             Self::Spend(request) => request.entries(),
         }
@@ -56,6 +60,8 @@ pub(crate) enum Done {
     Claimed(Vec<Run>),
     Renewed(Vec<Renewed>),
     Spent(Spent),
+    /// Whether an answer is kept now that was not there before.
+    KeptAnswer(bool),
 }
 
 type Answer = oneshot::Sender<Result<Done, JournalError>>;
@@ -186,6 +192,17 @@ impl Sender {
                 }
             }
         })
+    }
+
+    pub(crate) fn keep(&self, request: Result<KeepRequest, JournalError>) -> Work<'static, bool> {
+        match request {
+            Ok(request) if request.kept.body.len() > KEPT_BYTES_MAX => Box::pin(async { Ok(false) }),
+            Ok(request) => self.send(Request::Keep(Box::new(request)), |done| match done {
+                Done::KeptAnswer(is_new) => Some(is_new),
+                _ => None,
+            }),
+            Err(e) => Box::pin(async { Err(e) }),
+        }
     }
 
     fn spend<T: Send + 'static>(

@@ -63,9 +63,9 @@ pub(crate) fn walk_of(tenant: &Tenant, notes: &[String]) -> Walk {
     Walk::new(tenant.clone(), checkpoints)
 }
 
-/// Tables of records about runs and money and their columns, for a copy: text, whole numbers and truth values only. Where a shared
+/// Tables of records about runs, money and kept answers and their columns, for a copy: text, bytes, whole numbers and truth values only. Where a shared
 /// store names the run and SQLite has its number instead, also how a row is put there.
-pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 8] = [
+pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 9] = [
     (
         "run",
         "tenant, id, submission, item, robot, place, state, attempt, epoch, version, owner, lease_until_ms, waits, \
@@ -99,6 +99,7 @@ pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 8] = [
          committed, reason, approval, day, reserved_ms, deadline_ms, settled_ms, reconciled",
         None,
     ),
+    ("kept_answer", "tenant, token, key, request_hash, status, content_type, body, exit, at_ms", None),
 ];
 
 /// What the reservations of each authorization come to, by the day they count for.
@@ -118,5 +119,5 @@ pub(crate) fn audited(all: &[Authorization], sums: &[Sum]) -> Check {
 }
 
 /// The projections, in the order in which they are reported.
-pub(crate) const PROJECTIONS: [&str; 6] =
-    ["ledger_log", "ledger_node", "execution", "superseded", "registry", "pointer"];
+pub(crate) const PROJECTIONS: [&str; 7] =
+    ["ledger_log", "ledger_node", "execution", "superseded", "registry", "pointer", "token"];

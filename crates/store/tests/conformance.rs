@@ -8,6 +8,7 @@ use actum_ledger::registry::Kind;
 use actum_ledger::run::Filter;
 use actum_ledger::spend;
 use actum_store::{Location, Older, Store, open};
+use actum_testkit::access::{self, Guarded};
 use actum_testkit::conformance;
 use actum_testkit::folder::Folder;
 use actum_testkit::memory::Memory;
@@ -249,6 +250,86 @@ fn postgres_pointers() {
     });
 }
 
+fn guarded(store: &Arc<dyn Store>) -> Guarded {
+    Guarded { access: Arc::<dyn Store>::clone(store), journal: Arc::<dyn Store>::clone(store) }
+}
+
+/// The tokens follow from the journal: they are in a copy, and they can be made anew. Kept answers are in a copy, too.
+async fn rebuilt_tokens(store: Arc<dyn Store>) {
+    let seen = async |store: &Arc<dyn Store>| {
+        let mut all = Vec::new();
+        for name in access::TENANTS {
+            all.push(store.tokens(&runs::tenant(name)).await.unwrap());
+        }
+        let kept = store.kept(&runs::tenant("alice"), &access::id(6), "k").await.unwrap();
+        (all, kept.unwrap())
+    };
+    let differing = async |store: &Arc<dyn Store>, replace: bool| {
+        let projections = store.projections(replace).await.unwrap();
+        assert!(projections.iter().all(|p| p.name == "token" || p.differing == 0), "{projections:?}");
+        let found = projections.iter().find(|p| p.name == "token").unwrap();
+        assert_eq!(found.rows, access::TOKENS);
+        found.differing
+    };
+    let before = seen(&store).await;
+    assert!(before.0.iter().all(|tokens| !tokens.is_empty()));
+    assert_eq!((differing(&store, false).await, differing(&store, true).await), (0, 0));
+    assert_eq!(seen(&store).await, before);
+    let folder = Folder::new();
+    let copy = folder.join("copy.db");
+    store.backup(&copy).await.unwrap();
+    let copied = self::store(&Location::Sqlite(copy.clone())).await;
+    assert_eq!(seen(&copied).await, before);
+    drop(copied);
+    // What somebody else did to the table, in any of its columns, is found and mended: a revoked token, most of all.
+    for (harm, rows) in [
+        ("DELETE FROM token WHERE tenant = 'rivals'", 1),
+        ("UPDATE token SET revoked = 0 WHERE tenant = 'rivals'", 2),
+        ("UPDATE token SET role = 'admin' WHERE tenant = 'bob'", 2),
+        ("UPDATE token SET hash = 'x' WHERE tenant = 'bob'", 2),
+        ("UPDATE token SET name = 'x' WHERE tenant = 'bob'", 2),
+        ("UPDATE token SET expires_ms = 1 WHERE tenant = 'bob'", 2),
+        ("UPDATE token SET tenant = 'alice' WHERE tenant = 'bob'", 2),
+        ("UPDATE token SET n = 1 WHERE tenant = 'rivals'", 2),
+        (
+            "INSERT INTO token SELECT 'x', tenant, role, name, hash, expires_ms, revoked, n, seq FROM token WHERE tenant = 'bob'",
+            1,
+        ),
+    ] {
+        rusqlite::Connection::open(&copy).unwrap().execute_batch(harm).unwrap();
+        let copied = self::store(&Location::Sqlite(copy.clone())).await;
+        assert_ne!(seen(&copied).await, before, "{harm}");
+        assert_eq!((differing(&copied, false).await, differing(&copied, true).await), (rows, rows), "{harm}");
+        assert_eq!((seen(&copied).await, differing(&copied, false).await), (before.clone(), 0), "{harm}");
+        assert!(copied.check_database().await.unwrap().ok);
+    }
+}
+
+#[test]
+fn memory_access() {
+    let memory = Arc::new(Memory::default());
+    block_on(access::access(Guarded { access: Arc::<Memory>::clone(&memory), journal: memory }));
+}
+
+#[test]
+fn sqlite_access() {
+    let folder = Folder::new();
+    block_on(async {
+        let store = store(&Location::Sqlite(folder.join("actum.db"))).await;
+        access::access(guarded(&store)).await;
+        rebuilt_tokens(store).await;
+    });
+}
+
+#[test]
+fn postgres_access() {
+    block_on(async {
+        let store = store(&Location::Postgres(shared_url())).await;
+        access::access(guarded(&store)).await;
+        rebuilt_tokens(store).await;
+    });
+}
+
 /// The money is in a copy, to the last unit, and adds up wherever it is.
 async fn copied_money(store: Arc<dyn Store>) {
     let check = store.check_spend().await.unwrap();
@@ -318,7 +399,7 @@ fn sqlite() {
         upkeep(first).await;
         // Another opening finds the same store.
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 10);
+        assert_eq!(again.tenants().await.unwrap().len(), 11);
     });
 }
 
@@ -330,6 +411,6 @@ fn postgres() {
         conformance::journal(Arc::<dyn Store>::clone(&first)).await;
         upkeep(first).await;
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 10);
+        assert_eq!(again.tenants().await.unwrap().len(), 11);
     });
 }

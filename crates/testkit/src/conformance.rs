@@ -16,8 +16,8 @@ use actum_ledger::verify::Walk;
 use serde_json::{Value, json};
 
 use crate::event::{event, signal, submission};
-use crate::pointer;
 use crate::registry::{change, own};
+use crate::{access, pointer};
 
 type Shared = Arc<dyn Journal>;
 
@@ -33,6 +33,7 @@ pub async fn journal(journal: Shared) {
     the_ledgers_own_time(&journal).await;
     changes_of_the_registry(&journal).await;
     changes_of_a_pointer(&journal).await;
+    changes_of_a_token(&journal).await;
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -232,6 +233,13 @@ async fn changes_of_a_pointer(journal: &Shared) {
     let first = pointer::change("pointer", "@acme/mail/Sort.v2", 1);
     assert_eq!(code(&append(journal, first.document()).await), Some(Code::Validation));
     let made = journal.append(pointer::own(&first)).await.expect("the journal answers");
+    assert!(matches!(made, Outcome::Created { seq: 0, .. }), "{made:?}");
+}
+
+async fn changes_of_a_token(journal: &Shared) {
+    let first = access::create("token", &access::id(0));
+    assert_eq!(code(&append(journal, first.document()).await), Some(Code::Validation));
+    let made = journal.append(access::own(&first)).await.expect("the journal answers");
     assert!(matches!(made, Outcome::Created { seq: 0, .. }), "{made:?}");
 }
 

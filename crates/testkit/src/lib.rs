@@ -1,5 +1,6 @@
 //! Honest fakes, conformance suites and throwaway servers; tests only, never linked into the product.
 
+pub mod access;
 pub mod agents;
 pub mod blobs;
 pub mod conformance;

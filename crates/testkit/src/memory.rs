@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_contract::limit::PAGE_BYTES_MAX;
+use actum_ledger::access::{Access, KEPT_BYTES_MAX, Kept, Token, forgotten_before};
 use actum_ledger::append::{Appended, Book, Decision, Log};
 use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::{Rejection, Submission};
@@ -29,6 +30,8 @@ struct Content {
     entries: BTreeMap<Tenant, Vec<Appended>>,
     checkpoints: BTreeMap<(Tenant, u64), String>,
     letters: Vec<DeadLetter>,
+    /// By tenant, token and key.
+    kept: BTreeMap<(Tenant, String, String), Kept>,
     fresh: u64,
 }
 
@@ -86,6 +89,25 @@ impl Content {
         all.map(|row| (row.signature.clone(), row)).collect()
     }
 
+    /// Everybody's tokens, by id.
+    fn granted(&self) -> BTreeMap<String, Token> {
+        let all = self.entries.values().flatten().filter_map(|entry| entry.granted.as_deref());
+        all.map(|token| (token.id.clone(), token.clone())).collect()
+    }
+
+    fn keep(&mut self, tenant: &Tenant, token: &str, key: &str, kept: Kept) -> bool {
+        if kept.body.len() > KEPT_BYTES_MAX {
+            return false;
+        }
+        let before = forgotten_before(kept.at_ms);
+        self.kept.retain(|(whose, ..), one| whose != tenant || one.at_ms >= before);
+        let place = (tenant.clone(), token.to_owned(), key.to_owned());
+        match self.kept.contains_key(&place) {
+            true => false,
+            false => self.kept.insert(place, kept).is_none(),
+        }
+    }
+
     fn dependency(&self, tenant: &Tenant, id: &str) -> Dependency {
         let all = self.of(tenant);
         let found = all.iter().find(|e| e.id == id).map(|this| {
@@ -139,6 +161,25 @@ impl Pointers for Memory {
 
     fn pointers<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<Pointed>> {
         self.with(|s| s.pointed(tenant).into_values().collect())
+    }
+}
+
+impl Access for Memory {
+    fn token<'a>(&'a self, id: &'a str) -> Work<'a, Option<Token>> {
+        self.with(|s| s.granted().remove(id))
+    }
+
+    fn tokens<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<Token>> {
+        self.with(|s| s.granted().into_values().filter(|token| token.tenant == *tenant).collect())
+    }
+
+    fn kept<'a>(&'a self, tenant: &'a Tenant, token: &'a str, key: &'a str) -> Work<'a, Option<Kept>> {
+        let place = (tenant.clone(), token.to_owned(), key.to_owned());
+        self.with(|s| s.kept.get(&place).cloned())
+    }
+
+    fn keep<'a>(&'a self, tenant: &'a Tenant, token: &'a str, key: &'a str, kept: Kept) -> Work<'a, bool> {
+        self.with(|s| s.keep(tenant, token, key, kept))
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::canon::{self, Flaw};
+use actum_contract::id::Tenant;
 use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, EVENT_BYTES_MAX};
 use actum_ledger::draft::{self, Rejection, Submission};
 use actum_ledger::journal::{Outcome, Work};
@@ -41,7 +42,8 @@ struct Piece {
 }
 
 impl Append {
-    pub(crate) async fn run(self, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
+    /// `own`: whose entries these have to be, if not anybody's.
+    pub(crate) async fn run(self, store: &Arc<dyn Store>, own: Option<&Tenant>, out: &mut Out) -> Ended {
         let name = if self.file.as_os_str() == "-" { "stdin".to_owned() } else { self.file.display().to_string() };
         let input: Box<dyn BufRead + Send> = match self.file.as_os_str() == "-" {
             true if ui::stdin_is_terminal() => {
@@ -69,7 +71,7 @@ impl Append {
                     Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
                     Some(Ok(piece)) => {
                         let (line, text) = (piece.line, piece.text.clone());
-                        let submission = piece.submission();
+                        let submission = of_tenant(piece.submission(), own, &text);
                         bytes += submission.bytes();
                         let place = place_of(&submission, &name, line, &text);
                         let (size, work) = (submission.bytes(), store.append(submission));
@@ -95,6 +97,22 @@ struct Waiting {
     place: Option<Place>,
     bytes: usize,
     work: Work<'static, Outcome>,
+}
+
+/// Whoever speaks for one tenant writes nothing into the ledger of another, and leaves nothing refused there.
+fn of_tenant(submission: Submission, own: Option<&Tenant>, text: &[u8]) -> Submission {
+    let Some(own) = own else { return submission };
+    let rejection = match submission {
+        Submission::Draft(draft) if draft.tenant == *own => return Submission::Draft(draft),
+        Submission::Draft(_) => {
+            let violation = Violation::new("tenantId", format!("must be {:?}, the tenant you speak for", own.as_str()));
+            let mut document = text.to_vec();
+            document.truncate(actum_contract::limit::DEAD_LETTER_BYTES_MAX);
+            Rejection { tenant: None, refusal: Refusal::validation(vec![violation]), document }
+        }
+        Submission::Rejected(rejection) => *rejection,
+    };
+    Submission::Rejected(Box::new(Rejection { tenant: Some(own.clone()), ..rejection }))
 }
 
 fn place_of(submission: &Submission, name: &str, first_line: usize, text: &[u8]) -> Option<Place> {
@@ -286,7 +304,7 @@ impl Report {
             text.push_str(&format!("\n  - {}: {}", v.path, v.message));
         }
         text.push_str(&format!("\n  = see: docs/errors/{}.md", row.code));
-        ui::note(&text);
+        out.aside(&text);
     }
 
     fn finish(self, out: &mut Out) -> Ended {

@@ -20,6 +20,7 @@ use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, n
 )]
 pub(crate) struct Apply {
     /// The run or the stage, or the beginning of its id
+    #[arg(id = "run", value_name = "ID")]
     id: String,
 
     /// Keep the stage

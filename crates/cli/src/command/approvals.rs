@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Ended;
-use super::tool::TOOLS_URL;
+use super::tool::{TOOLS_URL, actor};
 use crate::approval;
 use crate::args::Global;
 use crate::failure::Failure;
@@ -70,7 +70,8 @@ impl Deny {
 
 fn decide(global: &Global, out: &mut Out, id: &str, agreed: bool, minutes: Option<i64>) -> Ended {
     outside_only()?;
-    let value = approval::decide(&Project::find(global)?.folder()?, id, agreed, minutes)?;
+    let project = Project::find(global)?;
+    let value = approval::decide(&project.folder()?, id, agreed, minutes, &actor(project.actor()))?;
     out.result(&value, || {
         format!("{} {}", value["state"].as_str().unwrap_or_default(), value["id"].as_str().unwrap_or_default())
     });

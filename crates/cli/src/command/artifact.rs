@@ -14,22 +14,23 @@ use crate::failure::Failure;
 use crate::model::{artifact, catalogue};
 use crate::project::Project;
 use crate::run::shop::Open;
-use crate::ui::{Out, clean, note, table};
+use crate::ui::{Out, clean, table};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Register artifacts from files: for good, they never change
     Add {
         /// YAML or JSON files with one artifact, or a list of them
-        #[arg(required_unless_present = "of")]
+        #[arg(required_unless_present = "id")]
         files: Vec<PathBuf>,
         /// Register the own way of this signature: its prompt, its program, no examples
-        #[arg(long, value_name = "SIGNATURE")]
+        #[arg(long = "of", id = "id", value_name = "SIGNATURE")]
         of: Option<String>,
     },
     /// Print an artifact to begin with: the own way of a signature, with its hashes
     New {
         /// namespace/name.vN
+        #[arg(id = "id", value_name = "SIGNATURE")]
         signature: String,
     },
     /// What is registered
@@ -103,7 +104,7 @@ fn add(files: &[PathBuf], of: Option<&str>, global: &Global, out: &mut Out) -> E
         if let Some(why) = why {
             shown["misfit"] = json!(why);
             if fits == Some(false) {
-                note(&format!("warning: {}: {}; predictions by it end as incompatible", one.id(), clean(&why)));
+                out.aside(&format!("warning: {}: {}; predictions by it end as incompatible", one.id(), clean(&why)));
             }
         }
         added.push(shown);

@@ -106,6 +106,14 @@ impl How {
     }
 }
 
+/// Who may stop what is tried: whoever sits at the keyboard. In a seat nobody does.
+pub(crate) fn interrupts(global: &Global, out: &Out) -> Result<Interrupts, Failure> {
+    match &global.seat {
+        Some(_) => Ok(Interrupts::default()),
+        None => Interrupts::listen(!out.quiet() && !out.is_json()),
+    }
+}
+
 /// A job with all that it names.
 struct Prepared {
     job: Job,
@@ -126,8 +134,7 @@ impl Prepared {
 
 impl Compile {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
-        let options =
-            Options { interrupts: Interrupts::listen(!out.quiet() && !out.is_json())?, ..self.how.options()? };
+        let options = Options { interrupts: interrupts(global, out)?, ..self.how.options()? };
         let file = match (&self.file, &self.show) {
             (Some(file), _) => file,
             (None, Some(id)) => return show(id, &Open::new(Project::find(global)?, out)?, out),
@@ -191,6 +198,10 @@ fn prepare(open: &Open, job: Job, file: &Path, provider: Option<&str>) -> Result
     let signature = catalogue::find(&open.waiter, &open.tenant, &job.signature_id)?;
     let dataset = match &job.source {
         Source::Hash(wanted) => evidence::dataset(open, wanted, Some(&signature))?,
+        Source::File { .. } if open.project.seat().is_some() => {
+            let failure = Failure::new(error::INPUT, "dataset: a file can only be named where it lies");
+            return Err(failure.hint("make a dataset of it first, and name that by its hash or name"));
+        }
         Source::File { path, split, split_seed } => {
             let path = file.parent().unwrap_or(Path::new("")).join(path);
             let (raw, skipped) = read_file(open, &path)?;
@@ -444,16 +455,16 @@ fn list(open: &Open, out: &mut Out) -> Ended {
 }
 
 /// Whether a name is meant as that of a file: no id, no word and no report looks like one.
-pub(crate) fn is_file(name: &str) -> bool {
+pub(crate) fn is_file(open: &Open, name: &str) -> bool {
     let is_path = name.contains('/') || [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
-    is_path && Path::new(name).is_file()
+    open.project.seat().is_none() && is_path && Path::new(name).is_file()
 }
 
 /// An artifact by its id, by the word for the signature's own, or by what a pointer says of it.
 pub(crate) fn named(open: &Open, signature: &Signature, name: &str) -> Result<Artifact, Failure> {
     match name {
         "baseline" => Ok(Artifact::of(signature)),
-        file if is_file(file) => {
+        file if is_file(open, file) => {
             let mut read = Vec::new();
             super::artifact::read_file(Path::new(file), &mut read)?;
             match <[Artifact; 1]>::try_from(read) {

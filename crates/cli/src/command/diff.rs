@@ -15,6 +15,7 @@ use crate::workspace::{self, deltas_json, deltas_text, paths_json, sum};
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// The run or the stage, or the beginning of its id
+    #[arg(id = "run", value_name = "ID")]
     id: String,
 
     /// Only name the paths

@@ -12,12 +12,12 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::Ended;
-use super::compile::{How, few, is_file, judge_of, keep_eval, named, settled, with_inputs};
+use super::compile::{How, few, interrupts, is_file, judge_of, keep_eval, named, settled, with_inputs};
 use super::dataset::{name_of, read_file};
 use super::run::money;
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::model::trial::{Interrupts, Options, Trial};
+use crate::model::trial::{Options, Trial};
 use crate::model::{artifact, catalogue, evidence};
 use crate::project::Project;
 use crate::run::shop::Open;
@@ -120,8 +120,7 @@ impl Eval {
             (_, _, Some(id)) => return show(id, &Open::new(Project::find(global)?, out)?, out),
             _ => return list(&Open::new(Project::find(global)?, out)?, out),
         };
-        let options =
-            Options { interrupts: Interrupts::listen(!out.quiet() && !out.is_json())?, ..self.how.options()? };
+        let options = Options { interrupts: interrupts(global, out)?, ..self.how.options()? };
         let metric = read_metric(&self.metric)?;
         let open = Open::new(Project::find(global)?, out)?;
         let job = self.prepare(&open, &artifact, &dataset, metric)?;
@@ -203,14 +202,15 @@ impl Eval {
     fn prepare(&self, open: &Open, named: &str, wanted: &str, metric: Metric) -> Result<Job, Failure> {
         let find = |id: &str| catalogue::find(&open.waiter, &open.tenant, id);
         // Whose it is tells the artifact, where it is named by its id.
-        let is_id = ["art_", "cmp_"].iter().any(|begin| named.starts_with(begin)) && !is_file(named);
+        let is_id = ["art_", "cmp_"].iter().any(|begin| named.starts_with(begin)) && !is_file(open, named);
         let of_artifact = match is_id {
             true => Some(artifact::find(open, named)?.signature_id),
             false => None,
         };
         let id = self.signature.clone().or(of_artifact);
         let path = PathBuf::from(wanted);
-        let (signature, dataset) = if path.is_file() {
+        // Whoever is not at the keyboard names datasets, no files of this machine.
+        let (signature, dataset) = if open.project.seat().is_none() && path.is_file() {
             let id = id.ok_or_else(|| {
                 Failure::new(error::USAGE, "for which signature is the file?").hint("name it by --signature")
             })?;

@@ -39,7 +39,7 @@ use crate::tool::cells::{Ground, Stops};
 use crate::tool::contract::{Registered, SHA256};
 use crate::tool::shelf::Shelf;
 use crate::ui::Out;
-use crate::workspace::{self, LOCAL_TENANT, new_id};
+use crate::workspace::{self, new_id};
 
 #[derive(Debug, Args)]
 #[command(
@@ -298,8 +298,9 @@ impl Run<'_> {
             "read": sandbox.filesystem.read, "write": sandbox.filesystem.write,
             "allow": sandbox.network.allow.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
+        let tenant = self.project.tenant()?;
         let request =
-            Request { tool: self.execution.tool_id.clone(), tenant: LOCAL_TENANT, wants, agreed: &self.agreed, shown };
+            Request { tool: self.execution.tool_id.clone(), tenant: &tenant, wants, agreed: &self.agreed, shown };
         let id = approval::take(&self.project.folder()?, &request)?;
         self.evidence.details.insert("approval_id".into(), id.into());
         Ok(())

@@ -52,6 +52,10 @@ pub(crate) struct Whose {
     /// The tenant whose ledger is meant
     #[arg(long, value_name = "TENANT")]
     pub tenant: Option<String>,
+
+    /// The only one that may be meant, where the command runs for somebody.
+    #[arg(skip)]
+    pub own: Option<Tenant>,
 }
 
 #[derive(Debug, Args)]
@@ -60,7 +64,7 @@ pub(crate) struct List {
     whose: Whose,
 
     /// Only entries of this type
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", id = "type", value_name = "TYPE")]
     kind: Option<String>,
 
     /// Only events of this execution
@@ -121,11 +125,15 @@ pub(crate) struct Rejected {
 type Shared = Arc<dyn Store>;
 
 impl Verb {
-    pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
+    pub(crate) async fn run(mut self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let store = project.open(out, false).await?;
+        let own = project.seat().map(|seat| seat.tenant.clone());
+        if let Some(whose) = self.whose() {
+            whose.own.clone_from(&own);
+        }
         match self {
-            Self::Append(append) => append.run(&store, out).await,
+            Self::Append(append) => append.run(&store, own.as_ref(), out).await,
             Self::List(list) => list.run(&store, out).await,
             Self::Show(one) => one.show(&store, out).await,
             Self::Verify(verify) => verify.run(&project, &store, out).await,
@@ -138,10 +146,28 @@ impl Verb {
     }
 }
 
+impl Verb {
+    fn whose(&mut self) -> Option<&mut Whose> {
+        match self {
+            Self::Append(_) => None,
+            Self::List(List { whose, .. })
+            | Self::Show(One { whose, .. })
+            | Self::Verify(verify::Verify { whose, .. })
+            | Self::Proof(One { whose, .. })
+            | Self::Checkpoint(whose)
+            | Self::Consistency(Consistency { whose, .. })
+            | Self::Coherence(Coherence { whose, .. })
+            | Self::Rejected(Rejected { whose, .. }) => Some(whose),
+        }
+    }
+}
+
 impl Whose {
     /// The tenants meant: the one named, which must have a ledger, or all there are.
     pub(crate) async fn tenants(&self, store: &Shared) -> Result<Vec<Tenant>, Failure> {
-        let all = store.tenants().await?;
+        let mut all = store.tenants().await?;
+        // Of the others nobody is told that they are there.
+        all.retain(|tenant| self.own.as_ref().is_none_or(|own| own == tenant));
         let Some(name) = &self.tenant else { return Ok(all) };
         let named = tenant(name)?;
         if all.contains(&named) {
@@ -402,7 +428,8 @@ impl Coherence {
 impl Rejected {
     async fn run(self, store: &Shared, out: &mut Out) -> Ended {
         check_limit(self.limit)?;
-        let tenant = self.whose.tenant.as_deref().map(tenant).transpose()?;
+        let named = self.whose.tenant.as_deref().map(tenant).transpose()?;
+        let tenant = self.whose.own.clone().or(named);
         let letters = store.dead_letters(tenant.as_ref(), self.limit).await?;
         let json: Vec<_> = letters
             .iter()

@@ -1,7 +1,7 @@
 //! `actum logs`: what a run or an execution has put out so far, and with `-f` until it ends.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::ui::Out;
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     /// The run or the execution
+    #[arg(id = "run", value_name = "ID")]
     id: String,
 
     /// Go on until it has ended
@@ -36,12 +37,20 @@ impl Logs {
         if !folder.is_dir() {
             return self.follow_run(project, out);
         }
+        if out.json && !self.follow {
+            let text = |name: &str| {
+                String::from_utf8_lossy(&std::fs::read(folder.join(name)).unwrap_or_default()).into_owned()
+            };
+            let shown = json!({"execution_id": self.id, "stdout": text("stdout"), "stderr": text("stderr")});
+            out.line(&shown.to_string());
+            return Ok(0);
+        }
         let mut output = Tail::new(folder.join("stdout"));
         let mut errors = Tail::new(folder.join("stderr"));
         loop {
             // Looked at first: what was written before the end is read after it.
             let is_over = !self.follow || !crate::execution::is_under_way(&folder);
-            let more = output.copy(&mut std::io::stdout()) | errors.copy(&mut std::io::stderr());
+            let more = output.copy(out) | errors.copy_aside(out);
             if is_over && !more {
                 return Ok(0);
             }
@@ -75,7 +84,7 @@ impl Logs {
         let mut log = Tail::new(path);
         loop {
             let is_over = !self.follow || open.run(&run.id)?.state.is_over();
-            let more = log.copy(&mut std::io::stdout());
+            let more = log.copy(out);
             if is_over && !more {
                 return Ok(0);
             }
@@ -96,14 +105,31 @@ impl Tail {
         Self { path, file: None }
     }
 
-    /// Copies what has come since. True if there was something.
-    fn copy(&mut self, to: &mut dyn std::io::Write) -> bool {
+    /// Copies what has come since to where results go. True if there was something.
+    fn copy(&mut self, out: &mut Out) -> bool {
+        let bytes = self.read();
+        out.bytes(&bytes);
+        !bytes.is_empty()
+    }
+
+    /// The same, to where everything else goes.
+    fn copy_aside(&mut self, out: &Out) -> bool {
+        let bytes = self.read();
+        if out.is_captured() {
+            out.aside(&String::from_utf8_lossy(&bytes));
+            return !bytes.is_empty();
+        }
+        let written = std::io::stderr().write_all(&bytes).and_then(|()| std::io::stderr().flush());
+        !bytes.is_empty() && written.is_ok()
+    }
+
+    fn read(&mut self) -> Vec<u8> {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
         }
         let mut bytes = Vec::new();
         let read = self.file.as_mut().map_or(0, |file| file.read_to_end(&mut bytes).unwrap_or(0));
-        let written = to.write_all(&bytes).and_then(|()| to.flush());
-        read > 0 && written.is_ok()
+        bytes.truncate(read);
+        bytes
     }
 }

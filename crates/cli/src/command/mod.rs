@@ -26,12 +26,14 @@ pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod sandbox;
 pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod signature;
 pub(crate) mod snapshot;
 pub(crate) mod spend;
 pub(crate) mod stage;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod token;
 pub(crate) mod tool;
 pub(crate) mod trace;
 pub(crate) mod undo;
@@ -40,10 +42,10 @@ pub(crate) mod worker;
 
 use actum_api::error;
 use actum_ledger::registry::Kind;
-use actum_sandbox::Ahead;
+use actum_sandbox::{Ahead, Signals};
 use clap::CommandFactory as _;
 
-use crate::args::{Command, Parsed};
+use crate::args::{Command, Global, Parsed};
 use crate::failure::Failure;
 use crate::ui::Out;
 
@@ -52,10 +54,7 @@ pub(crate) type Ended = Result<u8, Failure>;
 
 pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended {
     let Parsed { global, command } = parsed;
-    if let Some(directory) = &global.directory {
-        std::env::set_current_dir(directory)
-            .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))?;
-    }
+    go(&global)?;
     match command {
         Command::Init(init) => init.run(&global, out),
         Command::Run(run) => run.run(&global, out),
@@ -69,6 +68,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Spend(verb) => verb.run(&global, out),
         Command::Policy(verb) => verb.run(&global, out),
         Command::Trace(verb) => verb.run(&global, out),
+        Command::Serve(serve) => serve.run(&global, out),
         Command::Gateway(gateway) => gateway.run(&global, out),
         Command::Status(status) => status.run(&global, out),
         Command::List(list) => list.run(&global, out),
@@ -97,13 +97,33 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Contract(verb) => verb.run(&global, out),
         Command::Schema(schema) => schema.run(out),
         Command::Completions(completions) => completions.run(out),
+        Command::Token(verb) => verb.run(&global, out),
         Command::Key(verb) => verb.run(&global, out),
-        Command::Ledger(verb) => block_on(verb.run(&global, out)),
+        Command::Ledger(verb) => match global.seat.clone() {
+            Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
+            None => block_on(verb.run(&global, out)),
+        },
         Command::Store(verb) => block_on(verb.run(&global, out)),
         Command::Reference => {
             out.bytes(crate::reference::markdown(Parsed::command()).as_bytes());
             Ok(0)
         }
+    }
+}
+
+/// Goes where the command is to work; whoever runs in a seat stays where he is.
+pub(crate) fn go(global: &Global) -> Result<(), Failure> {
+    let Some(directory) = global.directory.as_ref().filter(|_| global.seat.is_none()) else { return Ok(()) };
+    std::env::set_current_dir(directory)
+        .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))
+}
+
+/// Signals to this program, caught. A command in a seat has no terminal that could send any; those of the process are for
+/// whoever serves.
+pub(crate) fn signals(global: &Global) -> Result<Option<Signals>, Failure> {
+    match global.seat {
+        Some(_) => Ok(None),
+        None => Signals::catch().map(Some).map_err(|e| crate::cell::not_built(&e.to_string())),
     }
 }
 

@@ -101,7 +101,7 @@ pub(crate) struct Why {
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
     /// Only if the pointer stands at this revision; 0: if there is none
-    #[arg(long = "if", value_name = "N")]
+    #[arg(long = "if", id = "if", value_name = "N")]
     only_if: Option<u64>,
 }
 

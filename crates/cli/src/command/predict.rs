@@ -20,7 +20,7 @@ use crate::document::Document;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::shop::Open;
-use crate::ui::{Out, note};
+use crate::ui::Out;
 
 use desk::{Desk, Wanted, Who};
 
@@ -30,6 +30,7 @@ const INPUT_BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug, Args)]
 pub(crate) struct Predict {
     /// The signature: namespace/name.vN
+    #[arg(id = "signature", value_name = "ID")]
     id: String,
 
     /// The input: a YAML or JSON file, or - for JSON on standard input
@@ -100,6 +101,9 @@ impl Predict {
             out.detail(&flaws.join("\n"));
         }
         let told = desk.ask(&Wanted { input, who: self.who(), expected: None, score: None, reason: String::new() })?;
+        if let Some(warning) = &told.warning {
+            out.aside(warning);
+        }
         if let Some(moved) = &told.moved {
             out.remark(moved);
         }
@@ -112,7 +116,7 @@ impl Predict {
         out.result(shown, || serde_json::to_string_pretty(&outcome.output).unwrap_or_default());
         if outcome.status == Status::Partial && !out.is_json() {
             let why = outcome.error.as_ref().map(|stop| stop.message.clone()).unwrap_or_default();
-            note(&format!("this is the best that could be had, not the whole: {why}"));
+            out.aside(&format!("this is the best that could be had, not the whole: {why}"));
         }
         let budget = &shown["budget"];
         let spent = money(budget["spent"].as_u64().unwrap_or(0), budget["currency"].as_str().unwrap_or_default());

@@ -32,7 +32,7 @@ use crate::workspace;
 )]
 pub(crate) struct Verify {
     /// Receipts: RECEIPT.json files, or runs
-    #[arg(required = true, value_name = "RECEIPT")]
+    #[arg(id = "receipt", required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
 
     /// The public key (PEM) that must have signed them [default: the project's own]
@@ -120,6 +120,11 @@ fn read_key(path: &Path) -> Result<VerifyingKey, Failure> {
 /// A file, or the receipt of a run and the run.
 fn path_of(name: &str, open: Option<&Open>) -> Result<(PathBuf, Option<Run>), Failure> {
     let path = PathBuf::from(name);
+    // Whoever is not at the keyboard names runs, no files of this machine.
+    if let Some(open) = open.filter(|open| open.project.seat().is_some()) {
+        let run = open.run(name)?;
+        return Ok((RunFolder::of(&open.project.folder()?, &run.id).path("RECEIPT.json"), Some(run)));
+    }
     if path.is_dir() {
         return Ok((path.join("RECEIPT.json"), None));
     }
@@ -346,10 +351,10 @@ pub(crate) struct Replay {
 impl Replay {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let path = Path::new(&self.run);
-        let is_file = path.exists();
+        let is_file = global.seat.is_none() && path.exists();
         // Ours, wherever the file lies: it may come from somebody else, with a project of his own around it.
         let open = Open::new(Project::find(global)?, out)?;
-        let folder = match (is_file, path.is_dir()) {
+        let folder = match (is_file, is_file && path.is_dir()) {
             (true, true) => path.to_owned(),
             (true, false) => path.parent().unwrap_or(Path::new(".")).to_owned(),
             _ => RunFolder::of(&open.project.folder()?, &open.run(&self.run)?.id).path(""),

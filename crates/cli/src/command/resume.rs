@@ -7,13 +7,12 @@ use actum_contract::Intent;
 use actum_contract::change::ChangeError;
 use actum_engine::{CancelError, Cancelled, ResumeError, Resumed, cancel, resume};
 use actum_ledger::run::{Filter, RunState};
-use actum_sandbox::Signals;
 use clap::Args;
 use serde_json::json;
 
-use super::Ended;
 use super::contract::bad_config;
 use super::run::{LEASE, Requested, block, exit_code, run_json, work_on};
+use super::{Ended, signals};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -56,7 +55,7 @@ impl Resume {
         };
         let started_ms = i64::try_from(now_ms()).unwrap_or(0);
         let project = Project::find(global)?;
-        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let signals = signals(global)?;
         let open = Open::new(project, out)?;
         let row = open.run(&self.run)?;
         let resumed = match resume(&open.waiter, &row, &requested, intent) {

@@ -1,5 +1,6 @@
 //! `actum run`: the main job. Submits the items of a work file and, unless detached, executes them here and waits.
 
+use std::path::Component::{CurDir, Normal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +16,8 @@ use actum_sandbox::Signals;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Ended;
 use super::contract::{bad_config, environment};
+use super::{Ended, signals};
 use crate::approval::{self, Request};
 use crate::args::Global;
 use crate::config::Config;
@@ -26,7 +27,7 @@ use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::{Open, SharedShop, Shop};
 use crate::ui::{Out, clean, count};
-use crate::workspace::{self, LOCAL_TENANT};
+use crate::workspace;
 
 #[derive(Debug, Args)]
 #[command(
@@ -103,11 +104,11 @@ impl Run {
                 ));
             }
         }
-        let folder = folder_of(&self.file, &document, &work, project.root())?;
+        let folder = folder_of(&self.file, &document, &work, &project)?;
         let contract = self.agreed(&work, &document)?;
         let items = self.with_agents(items, &project, &document)?;
         // Before there are threads, which would get them instead.
-        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let signals = signals(global)?;
         let open = Open::new(project, out)?;
         let opened = workspace::open(&open.project, &folder, out)?;
         let rules = workspace::rules(&folder, Vec::new(), Vec::new())?;
@@ -193,7 +194,8 @@ fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
     }
     let agreed = serde_json::to_value(agent).unwrap_or(Value::Null);
     let shown = json!({"agent": id, "definition": agreed});
-    let request = Request { tool: format!("agent:{id}"), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
+    let tenant = project.tenant()?;
+    let request = Request { tool: format!("agent:{id}"), tenant: &tenant, wants, agreed: &agreed, shown };
     approval::take(&project.folder()?, &request).map(drop)
 }
 
@@ -226,11 +228,20 @@ fn disordered(bad: &work::BadOrder, document: &Document) -> Failure {
 }
 
 /// The folder that is worked on: as the file says, seen from where the file is.
-fn folder_of(file: &Path, document: &Document, work: &Work, root: &Path) -> Result<PathBuf, Failure> {
-    let base = match document.name == "stdin" {
-        true => root.to_owned(),
+fn folder_of(file: &Path, document: &Document, work: &Work, project: &Project) -> Result<PathBuf, Failure> {
+    let base = match document.name == "stdin" || project.seat().is_some() {
+        true => project.root().to_owned(),
         false => file.parent().filter(|p| !p.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned),
     };
+    let outside = || {
+        Failure::new(error::WORKSPACE_REFUSED, "the workspace does not lie in the project")
+            .hint("name a folder of the project, seen from its root, or none")
+    };
+    // Whoever is not at the keyboard works in the project, and learns nothing of the rest of this machine.
+    let is_inner = |path: &str| Path::new(path).components().all(|part| matches!(part, Normal(_) | CurDir));
+    if project.seat().is_some() && !work.workspace.as_deref().is_none_or(is_inner) {
+        return Err(outside());
+    }
     let wanted = work.workspace.as_deref().map_or(base.clone(), |workspace| base.join(workspace));
     let found = wanted.canonicalize().map_err(|e| {
         let failure = Failure::new(error::FILE, format!("the workspace {} cannot be used: {e}", wanted.display()));
@@ -242,6 +253,10 @@ fn folder_of(file: &Path, document: &Document, work: &Work, root: &Path) -> Resu
     if !found.is_dir() {
         return Err(Failure::new(error::FILE, format!("the workspace {} is no folder", found.display())));
     }
+    let is_within = |root: &Path| root.canonicalize().is_ok_and(|root| found.starts_with(root));
+    if !project.seat().is_none_or(|seat| is_within(&seat.root)) {
+        return Err(outside());
+    }
     Ok(found)
 }
 
@@ -251,7 +266,7 @@ pub(crate) fn work_on(
     submission: Option<String>,
     jobs: usize,
     lease: Duration,
-    signals: Signals,
+    signals: Option<Signals>,
     watch: Arc<dyn Watch>,
 ) -> Result<(), Failure> {
     let shop = Shop::open(open, jobs.min(4))?;
@@ -260,7 +275,7 @@ pub(crate) fn work_on(
     let engine = Arc::new(Engine::new(open.waiter.clone(), workshop, watch, settings));
     let (asked, told) = (Arc::clone(&engine), Arc::new(AtomicBool::new(false)));
     let heeding = std::thread::Builder::new().name("actum-signals".into()).spawn(move || {
-        while signals.next() {
+        while signals.as_ref().is_some_and(Signals::next) {
             // Whoever asks twice does not want to wait.
             if told.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);

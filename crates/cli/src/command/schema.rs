@@ -1,4 +1,4 @@
-//! `actum schema`: JSON Schemas of the documents that are exchanged.
+//! `actum schema`: JSON Schemas of the documents that are exchanged, and the OpenAPI document of all that is served.
 
 use actum_api::error;
 use actum_contract::schema as contract;
@@ -24,7 +24,7 @@ pub(crate) struct Schema {
 
 type Make = fn() -> Value;
 
-const SCHEMAS: [(&str, Make); 12] = [
+const SCHEMAS: [(&str, Make); 13] = [
     ("adapter", actum_contract::tool::adapter_schema),
     ("artifact", actum_predict::artifact::schema),
     ("compile-job", actum_predict::compile::schema),
@@ -34,6 +34,7 @@ const SCHEMAS: [(&str, Make); 12] = [
     ("execution-event", ledger::execution_event),
     ("guard", actum_predict::guard::schema),
     ("ledger-entry", ledger::ledger_entry),
+    ("openapi", crate::face::openapi),
     ("signature", actum_predict::signature::schema),
     ("tool", actum_contract::tool::tool_schema),
     ("work", actum_contract::work::schema),

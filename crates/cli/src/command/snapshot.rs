@@ -77,6 +77,7 @@ pub(crate) struct Thaw {
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
     /// A snapshot, the beginning of its id, or a folder
+    #[arg(id = "id", value_name = "A")]
     a: String,
     /// The same
     b: String,
@@ -235,7 +236,7 @@ impl Diff {
 /// A snapshot by its id, or a folder as it is now.
 fn id_of(project: &Project, text: &str, out: &Out) -> Result<Digest, Failure> {
     match Snapshot::find(&project.folder()?, text) {
-        Err(actum_workspace::Error::Unknown { .. }) if Path::new(text).is_dir() => {
+        Err(actum_workspace::Error::Unknown { .. }) if project.seat().is_none() && Path::new(text).is_dir() => {
             let folder = Path::new(text);
             let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
             let Opened { workspace, .. } = workspace::open(project, folder, out)?;

@@ -381,7 +381,7 @@ pub(crate) fn amount(text: &str, currency: &str) -> Result<u64, Failure> {
 }
 
 /// A time as people write it, in milliseconds.
-fn duration(text: &str) -> Result<i64, Failure> {
+pub(crate) fn duration(text: &str) -> Result<i64, Failure> {
     let bad = || Failure::new(error::USAGE, format!("{text:?} is no time")).hint("write 30m, 12h or 7d");
     let unit = text.chars().next_back().ok_or_else(bad)?;
     let number: i64 =

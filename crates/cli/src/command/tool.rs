@@ -12,8 +12,8 @@ use actum_sandbox::Signals;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use super::Ended;
 use super::exec::call_tool;
+use super::{Ended, signals};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
@@ -23,7 +23,7 @@ use crate::tool::call::{Ask, Setting};
 use crate::tool::golden;
 use crate::tool::register::{self, By};
 use crate::tool::shelf::Shelf;
-use crate::ui::{Out, note, table};
+use crate::ui::{Out, table};
 
 /// Where a cell finds the tools it was given.
 pub(crate) const TOOLS_URL: &str = "ACTUM_TOOLS_URL";
@@ -174,11 +174,11 @@ pub(crate) struct Given {
     pub adapter: Option<String>,
 
     /// A parameter: NAME=VALUE (text; a whole number, true and false are taken as such), or NAME:=JSON
-    #[arg(long = "param", value_name = "NAME=VALUE")]
+    #[arg(long = "param", id = "param", value_name = "NAME=VALUE")]
     pub params: Vec<String>,
 
     /// All parameters as one JSON object
-    #[arg(long, value_name = "JSON")]
+    #[arg(long = "params-json", id = "params", value_name = "JSON")]
     pub params_json: Option<String>,
 }
 
@@ -227,14 +227,13 @@ impl CallArgs {
 
 impl Verb {
     pub(crate) fn run(self, kind: Kind, global: &Global, out: &mut Out) -> Ended {
-        if let Some(url) = std::env::var(TOOLS_URL).ok().filter(|url| !url.is_empty()) {
+        let given_by = std::env::var(TOOLS_URL).ok().filter(|url| !url.is_empty() && global.seat.is_none());
+        if let Some(url) = given_by {
             return self.ask(kind, &url, out);
         }
         let signals = match &self {
             // Before there are threads, which would get them instead.
-            Self::Call(_) | Self::Golden(_) => {
-                Some(Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?)
-            }
+            Self::Call(_) | Self::Golden(_) => signals(global)?,
             _ => None,
         };
         let project = Project::find(global)?;
@@ -322,7 +321,7 @@ pub(crate) fn tell(result: &Value, out: &mut Out) {
             other => serde_json::to_string_pretty(other).unwrap_or_default(),
         });
     } else {
-        note(&super::exec::summary(result));
+        out.aside(&super::exec::summary(result));
     }
     for warning in result["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         out.remark(&format!("note: {warning}"));

@@ -16,6 +16,7 @@ use crate::workspace::{self, Ledger, deltas_json, deltas_text, new_id, now_ms, p
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
     /// The run, the publication or its stage, or the beginning of the id
+    #[arg(id = "run", value_name = "ID")]
     id: String,
 }
 

@@ -28,7 +28,7 @@ use crate::ui::{Out, count};
 )]
 pub(crate) struct Verify {
     #[command(flatten)]
-    whose: Whose,
+    pub(super) whose: Whose,
 
     /// A checkpoint kept elsewhere that the log must still fit; may be given several times
     #[arg(long, value_name = "FILE")]

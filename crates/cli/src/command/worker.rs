@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actum_sandbox::Signals;
 use clap::Args;
 use serde_json::json;
 
-use super::Ended;
 use super::run::{LEASE, LEASE_MIN, work_on};
+use super::{Ended, signals};
 use crate::args::Global;
 use crate::progress::Progress;
 use crate::project::Project;
@@ -29,7 +28,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let signals = signals(global)?;
         let open = Open::new(project, out)?;
         out.remark(&format!("works for {}; Ctrl-C ends it, its runs go on later", open.project.root().display()));
         let watch = Arc::new(Progress::lines(out));

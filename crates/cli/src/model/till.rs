@@ -32,7 +32,7 @@ use super::recorded::{Exchange, Recording};
 use crate::approval;
 use crate::failure::Failure;
 use crate::purse::{self, Authorized, Purse, inputs_of, snapshot};
-use crate::workspace::{LOCAL_TENANT, new_id};
+use crate::workspace::new_id;
 
 /// Longer than a call may take, before its reservation is taken for stuck.
 const HOLD_MS: u64 = 60_000;
@@ -409,7 +409,7 @@ impl Till {
         let shown = json!({"model": question.model, "up_to": amount, "currency": currency, "authorization": id, "run": self.who.run});
         let request = approval::Request {
             tool: format!("model {}", question.model),
-            tenant: LOCAL_TENANT,
+            tenant: &self.counter.tenant,
             wants: vec![format!("up to {amount} {currency}")],
             agreed: &agreed,
             shown,

@@ -207,7 +207,7 @@ impl<'o> Trial<'o> {
             from: 0,
             asked: 0,
             spent: 0,
-            is_shown: !out.quiet() && !out.is_json(),
+            is_shown: !out.quiet() && !out.is_json() && !out.is_captured(),
             _alive: alive,
             _turn: turn,
         };

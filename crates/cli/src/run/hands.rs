@@ -327,7 +327,8 @@ impl RunHands {
         if publication.changes.is_empty() {
             return Ok(());
         }
-        let entry = actum_ledger::draft::read_value(crate::workspace::entry(publication), Timestamp::now());
+        let entry = crate::workspace::entry(publication, &self.shop.tenant);
+        let entry = actum_ledger::draft::read_value(entry, Timestamp::now());
         self.shop.waiter.wait(self.shop.waiter.journal.append(entry))?;
         self.workspace.settle(publication)?;
         Ok(())

@@ -11,6 +11,7 @@ use actum_contract::digest::{Blake3, Digest};
 use actum_contract::id::Tenant;
 use actum_engine::{Agreement, Waiter, Workshop};
 use actum_kernel::{Hands, State};
+use actum_ledger::access::Access;
 use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
 use actum_ledger::run::{Run, RunState, Runs};
@@ -31,7 +32,7 @@ use crate::project::Project;
 use crate::tool::cells::Programs;
 use crate::tool::shelf::Shelf;
 use crate::ui::Out;
-use crate::workspace::{LOCAL_TENANT, new_id};
+use crate::workspace::new_id;
 
 /// A project whose store is open for runs.
 pub(crate) struct Open {
@@ -40,23 +41,31 @@ pub(crate) struct Open {
     pub registry: Arc<dyn Registry>,
     pub spend: Arc<dyn Spend>,
     pub pointers: Arc<dyn Pointers>,
+    pub access: Arc<dyn Access>,
     pub tenant: Tenant,
     pub place: String,
 }
 
 impl Open {
     pub(crate) fn new(project: Project, out: &Out) -> Result<Self, Failure> {
-        let internal = |e: &dyn std::fmt::Display| Failure::new(error::INTERNAL, format!("cannot start: {e}"));
-        let runtime = Waiter::runtime().map_err(|e| internal(&e))?;
-        let store = runtime.block_on(project.open(out, false))?;
+        let (store, waiter) = match project.seat() {
+            // Connections live where they were made, and are shared.
+            Some(seat) => (Arc::clone(&seat.store), seat.waiter.clone()),
+            None => {
+                let runtime =
+                    Waiter::runtime().map_err(|e| Failure::new(error::INTERNAL, format!("cannot start: {e}")))?;
+                let store = runtime.block_on(project.open(out, false))?;
+                let (runs, journal): (Arc<dyn Runs>, Arc<dyn actum_ledger::Journal>) = (store.clone(), store.clone());
+                (store, Waiter::new(runtime, runs, journal))
+            }
+        };
         let registry: Arc<dyn Registry> = store.clone();
         let spend: Arc<dyn Spend> = store.clone();
         let pointers: Arc<dyn Pointers> = store.clone();
-        let (runs, journal): (Arc<dyn Runs>, Arc<dyn actum_ledger::Journal>) = (store.clone(), store);
-        let waiter = Waiter::new(runtime, runs, journal);
-        let tenant = Tenant::new(LOCAL_TENANT).map_err(|e| internal(&e))?;
+        let access: Arc<dyn Access> = store;
+        let tenant = project.tenant()?;
         let place = place_of(&project)?;
-        Ok(Self { project, waiter, registry, spend, pointers, tenant, place })
+        Ok(Self { project, waiter, registry, spend, pointers, access, tenant, place })
     }
 
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.

@@ -31,7 +31,6 @@ use crate::capture::Evidence;
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
 use crate::purse::Purse;
-use crate::workspace::LOCAL_TENANT;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -577,7 +576,7 @@ impl Setting {
         });
         let shown = json!({"adapter": chosen.chain[0].item.id, "operation": chosen.operation, "params": ask.params});
         let request =
-            approval::Request { tool: tool.tool_id.clone(), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
+            approval::Request { tool: tool.tool_id.clone(), tenant: &self.shelf.tenant, wants, agreed: &agreed, shown };
         let mut is_told = false;
         let id = loop {
             match approval::take(&self.home, &request) {

@@ -19,7 +19,6 @@ use crate::approval::{self, Request};
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::workspace::LOCAL_TENANT;
 
 const SCHEMA_OF_ADAPTER: &str = "`actum schema adapter` prints what may stand in it";
 
@@ -346,7 +345,7 @@ fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Opti
             let agreed = json!({"id": change.item, "version": change.version, "hash": change.hash, "from": item.hash});
             let wants = widened.clone();
             let shown = json!({"change": "scope", "version": change.version, "wider": widened});
-            let request = Request { tool: change.item.clone(), tenant: LOCAL_TENANT, wants, agreed: &agreed, shown };
+            let request = Request { tool: change.item.clone(), tenant: &shelf.tenant, wants, agreed: &agreed, shown };
             change.approval = Some(approval::take(&project.folder()?, &request)?);
             change.approved = true;
         }

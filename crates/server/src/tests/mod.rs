@@ -136,7 +136,7 @@ impl Served {
 }
 
 /// All that is said until the other side closes. A connection that is reset has ended too.
-fn heard(mut stream: TcpStream) -> String {
+pub(crate) fn heard(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
     if let Err(error) = stream.read_to_end(&mut text) {
         assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "still open: {}", String::from_utf8_lossy(&text));
@@ -144,7 +144,7 @@ fn heard(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..4_000 {
         if is_so() {
             return;

@@ -3,6 +3,7 @@
 //! All tables live in the schema `actum`. Appends to one tenant's log are serial across all machines because each
 //! transaction first locks that tenant's row in `ledger_lock`; appends to different logs do not wait for each other.
 
+mod access;
 mod open;
 mod pointer;
 mod read;

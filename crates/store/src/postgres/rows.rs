@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use actum_contract::id::Tenant;
+use actum_ledger::access::Token;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
 use actum_ledger::pointer::Moved;
@@ -21,6 +22,7 @@ pub(super) struct Rows {
     nodes: Statement,
     registry: Statement,
     pointer: Statement,
+    token: Statement,
     letters: Statement,
     trim: Statement,
     trim_nobodys: Statement,
@@ -60,6 +62,14 @@ impl Rows {
             SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
             ON CONFLICT (tenant, signature) DO UPDATE
             SET n = excluded.n, restores = excluded.restores, seq = excluded.seq, body = excluded.body";
+        // Nobody's token becomes another's, whatever a journal says that was not written by these rules.
+        let token = "INSERT INTO token (id, tenant, role, name, hash, expires_ms, revoked, n, seq)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bool[],
+                $8::bigint[], $9::bigint[])
+            ON CONFLICT (id) DO UPDATE
+            SET role = excluded.role, name = excluded.name, hash = excluded.hash, expires_ms = excluded.expires_ms,
+                revoked = excluded.revoked, n = excluded.n, seq = excluded.seq
+            WHERE token.tenant = excluded.tenant";
         let letters = "INSERT INTO dead_letter (tenant, recorded_ns, code, refusal, document)
             SELECT t, $2, c, r, d FROM unnest($1::text[], $3::text[], $4::text[], $5::bytea[]) AS x (t, c, r, d)";
         // Two conditions instead of one that covers null, which no index would serve.
@@ -69,18 +79,31 @@ impl Rows {
             (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
             ON CONFLICT (tenant, size) DO NOTHING";
-        let (journal, superseded, nodes, registry, pointer, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
+        let (journal, superseded, nodes, registry, pointer, token, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
             client.prepare(journal),
             client.prepare(superseded),
             client.prepare(nodes),
             client.prepare(registry),
             client.prepare(pointer),
+            client.prepare(token),
             client.prepare(letters),
             client.prepare(trim),
             client.prepare(trim_nobodys),
             client.prepare(checkpoint),
         )?;
-        Ok(Self { client, journal, superseded, nodes, registry, pointer, letters, trim, trim_nobodys, checkpoint })
+        Ok(Self {
+            client,
+            journal,
+            superseded,
+            nodes,
+            registry,
+            pointer,
+            token,
+            letters,
+            trim,
+            trim_nobodys,
+            checkpoint,
+        })
     }
 
     /// Entries, what they change in the projections, and the heads of their logs.
@@ -103,6 +126,7 @@ impl Rows {
             self.insert_nodes(all),
             self.put_registered(all),
             self.put_moved(all),
+            self.put_granted(all),
         );
         rest.map(|_| ())
     }
@@ -230,6 +254,31 @@ impl Rows {
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
             [&tenants, &signatures, &numbers, &restores, &seqs, &bodies];
         self.client.execute(&self.pointer, &values).await.map(|_| ())
+    }
+
+    async fn put_granted(&self, all: &[&Appended]) -> Result<(), Error> {
+        let granted = all.iter().filter_map(|entry| Some((entry.granted.as_deref()?, entry.seq as i64)));
+        let rows: BTreeMap<&str, (&Token, i64)> =
+            granted.map(|(token, seq)| (token.id.as_str(), (token, seq))).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = rows.into_values().collect();
+        let text = |of: fn(&Token) -> &str| column(&rows, |(token, _)| of(token));
+        let expiries = column(&rows, |(token, _)| token.expires_ms);
+        let (revoked, numbers) = (column(&rows, |(t, _)| t.is_revoked), column(&rows, |(t, _)| t.n as i64));
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 9] = [
+            &text(|token| &token.id),
+            &text(|token| token.tenant.as_str()),
+            &text(|token| token.role.word()),
+            &text(|token| &token.name),
+            &text(|token| &token.hash),
+            &expiries,
+            &revoked,
+            &numbers,
+            &column(&rows, |(_, seq)| *seq),
+        ];
+        self.client.execute(&self.token, &values).await.map(|_| ())
     }
 
     /// Keeps refused documents, and of each tenant only the newest.

@@ -106,6 +106,7 @@ fn values(row: &Row) -> Result<Vec<Value>, tokio_postgres::Error> {
     let value = |(i, column): (usize, &Column)| {
         Ok(match *column.type_() {
             Type::INT8 => row.try_get::<_, Option<i64>>(i)?.into(),
+            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(i)?.into(),
             Type::BOOL => row.try_get::<_, Option<bool>>(i)?.map(i64::from).into(),
             _ => row.try_get::<_, Option<String>>(i)?.into(),
         })

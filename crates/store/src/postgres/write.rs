@@ -8,7 +8,7 @@ use std::sync::Arc;
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Book, Known, Log};
-use actum_ledger::draft::Submission;
+use actum_ledger::draft::{Draft, Submission};
 use actum_ledger::event::State;
 use actum_ledger::journal::JournalError;
 use actum_ledger::merkle::Frontier;
@@ -21,11 +21,13 @@ use jiff::Timestamp;
 use tokio::sync::OnceCell;
 use tokio_postgres::{Config, Row, Statement};
 
+use super::access::{AccessRows, keeping, token_of};
 use super::rows::Rows;
 use super::run::{Roll, Share, keys};
 use super::run_rows::{Key, RunPlan, RunRows};
 use super::spend_rows::{Money, SpendRows, spending};
 use super::{failed, open};
+use crate::access::{KeepRequest, TOKEN};
 use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts, left_out};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
@@ -57,18 +59,24 @@ async fn take<'a>(writer: &'a mut Option<Writer>, config: &Config) -> Result<&'a
     writer.as_ref().ok_or_else(|| JournalError::Unavailable("no connection".into()))
 }
 
+/// Where those queue who make or revoke tokens, whose ids are one among all tenants. No tenant has this name.
+const ALL_TENANTS: &str = "";
+
 struct Writer {
     rows: Rows,
     /// Prepared when the first request about runs arrives.
     run_rows: OnceCell<RunRows>,
     /// Prepared when the first request about money arrives.
     spend_rows: OnceCell<SpendRows>,
+    /// Prepared when the first answer is to be kept.
+    access_rows: OnceCell<AccessRows>,
     /// Transactions begun, to know when plans are old.
     begun: Cell<u64>,
     lock: Statement,
     logs: Statement,
     entries: Statement,
     executions: Statement,
+    tokens: Statement,
 }
 
 /// What a batch needs to know, as it was read.
@@ -76,6 +84,7 @@ struct Facts {
     logs: Vec<Row>,
     entries: Vec<Row>,
     executions: Vec<Row>,
+    tokens: Vec<Row>,
     runs: Vec<Row>,
     money: Money,
 }
@@ -89,6 +98,9 @@ impl Facts {
         }
         learn_entries(&mut book, &self.entries);
         learn_executions(&mut book, &self.executions)?;
+        for row in &self.tokens {
+            book.learn_token(token_of(row)?);
+        }
         Ok(book)
     }
 }
@@ -104,12 +116,15 @@ struct Plan<'a> {
     entries: Vec<Appended>,
     letters: Vec<Letter>,
     checkpoints: Vec<(&'a Tenant, u64, &'a str)>,
+    answers_to_keep: Vec<&'a KeepRequest>,
 }
 
 enum Answer {
     Done(Done),
     /// Known only when the database has said which runs there are.
     Claim(Share),
+    /// Known only when the database has said whether there was one; by its place among those to be kept.
+    Keep(usize),
 }
 
 impl<'a> Plan<'a> {
@@ -123,6 +138,7 @@ impl<'a> Plan<'a> {
             entries: Vec::new(),
             letters: Vec::new(),
             checkpoints: Vec::new(),
+            answers_to_keep: Vec::new(),
         })
     }
 
@@ -143,6 +159,10 @@ impl<'a> Plan<'a> {
                 (Request::Checkpoint { tenant, size, note }, _) => {
                     self.checkpoints.push((tenant, *size, note));
                     Answer::Done(Done::Kept)
+                }
+                (Request::Keep(request), _) => {
+                    self.answers_to_keep.push(request);
+                    Answer::Keep(self.answers_to_keep.len() - 1)
                 }
                 (Request::Run(request), _) => self.decide_run(request, now).map_err(|refusal| (at, refusal))?,
                 (Request::Spend(request), _) => {
@@ -228,16 +248,19 @@ impl Writer {
             FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k (tenant, robot, execution, id)
             JOIN execution x ON x.tenant = k.tenant AND x.robot = k.robot AND x.execution = k.execution
             LEFT JOIN ledger_entry e ON e.tenant = k.tenant AND e.id = k.id";
+        let tokens = format!("SELECT {TOKEN} FROM token WHERE id = ANY($1)");
         let client = &rows.client;
-        let (lock, logs, entries, executions) = tokio::try_join!(
+        let (lock, logs, entries, executions, tokens) = tokio::try_join!(
             client.prepare(lock),
             client.prepare(logs),
             client.prepare(entries),
-            client.prepare(executions)
+            client.prepare(executions),
+            client.prepare(&tokens)
         )
         .map_err(failed)?;
-        let (run_rows, spend_rows) = (OnceCell::new(), OnceCell::new());
-        Ok(Self { rows, run_rows, spend_rows, begun: Cell::new(0), lock, logs, entries, executions })
+        let (run_rows, spend_rows, access_rows) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        let begun = Cell::new(0);
+        Ok(Self { rows, run_rows, spend_rows, access_rows, begun, lock, logs, entries, executions, tokens })
     }
 
     async fn commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
@@ -261,6 +284,9 @@ impl Writer {
             }
             None => None,
         };
+        if keeping(requests).next().is_some() {
+            self.access_rows.get_or_try_init(|| AccessRows::prepare(&self.rows.client)).await.map_err(failed)?;
+        }
         let keys = keys(requests);
         let facts = self.begin(requests, run_rows, spend_rows, &keys).await?;
         crash::point("append.begun");
@@ -285,7 +311,8 @@ impl Writer {
         spend_rows: Option<&SpendRows>,
         now: &Moment,
     ) -> Result<Vec<Done>, JournalError> {
-        let Plan { book, roll: Roll { plan: run_plan, .. }, purse, answers, entries, letters, checkpoints, .. } = plan;
+        let Plan { book, roll: Roll { plan: run_plan, .. }, purse, answers, entries, letters, .. } = plan;
+        let Plan { checkpoints, answers_to_keep, .. } = plan;
         let money = purse.changes();
         let client = &self.rows.client;
         let entries: Vec<&Appended> = entries.iter().collect();
@@ -296,6 +323,12 @@ impl Writer {
             crash::point("checkpoint.written");
         }
         self.rows.insert_letters(&letters, time::nanoseconds(now.at)).await.map_err(failed)?;
+        let kept = match self.access_rows.get() {
+            Some(access_rows) if !answers_to_keep.is_empty() => {
+                access_rows.keep(client, &answers_to_keep).await.map_err(failed)?
+            }
+            _ => Vec::new(),
+        };
         crash::point("append.inserted");
         run_points(&run_plan);
         if !money.is_empty() {
@@ -337,7 +370,7 @@ impl Writer {
             }
         };
         crash::point("append.committed");
-        Ok(answered(answers, claims))
+        Ok(answered(answers, claims, &kept))
     }
 
     /// Begins the transaction, waits for its turn at the logs, and reads what the batch needs: one flight, because
@@ -358,16 +391,21 @@ impl Writer {
         let writers: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).chain(spenders).collect();
         let writers: Vec<_> = writers.into_iter().collect();
         let runs = keys.iter().map(|(tenant, _)| *tenant);
-        let tenants: BTreeSet<&str> = writers.iter().copied().chain(runs).collect();
+        let keepers = keeping(requests).map(|request| request.tenant.as_str());
+        let tokens: BTreeSet<&str> = drafts(requests).filter_map(Draft::asks_about_token).collect();
+        let tokens: Vec<_> = tokens.into_iter().collect();
+        let all = if tokens.is_empty() { None } else { Some(ALL_TENANTS) };
+        let tenants: BTreeSet<&str> = writers.iter().copied().chain(runs).chain(keepers).chain(all).collect();
         let tenants: Vec<_> = tenants.into_iter().collect();
         loop {
-            let (_, locked, logs, entries, executions, runs, money) = tokio::try_join!(
+            let (_, locked, logs, entries, executions, tokens, runs, money) = tokio::try_join!(
                 biased;
                 async { client.batch_execute(self.begin_sql()).await.map_err(failed) },
                 self.read_of(&self.lock, &tenants),
                 self.read_of(&self.logs, &writers),
                 self.read_entries(requests),
                 self.read_executions(requests),
+                self.read_of(&self.tokens, &tokens),
                 async {
                     match run_rows {
                         Some(run_rows) => run_rows.read(client, keys).await.map_err(failed),
@@ -382,7 +420,7 @@ impl Writer {
                 },
             )?;
             if locked.len() == tenants.len() {
-                return Ok(Facts { logs, entries, executions, runs, money });
+                return Ok(Facts { logs, entries, executions, tokens, runs, money });
             }
             // A tenant's first entry. Its lock is made in a transaction of its own: making it while holding others
             // could have two writers wait for each other.
@@ -402,10 +440,10 @@ impl Writer {
         }
     }
 
-    async fn read_of(&self, statement: &Statement, tenants: &[&str]) -> Result<Vec<Row>, JournalError> {
-        match tenants {
+    async fn read_of(&self, statement: &Statement, names: &[&str]) -> Result<Vec<Row>, JournalError> {
+        match names {
             [] => Ok(Vec::new()),
-            _ => self.rows.client.query(statement, &[&tenants]).await.map_err(failed),
+            _ => self.rows.client.query(statement, &[&names]).await.map_err(failed),
         }
     }
 
@@ -455,11 +493,12 @@ fn run_points(plan: &RunPlan<'_>) {
     }
 }
 
-/// Gives every claim its part of what was taken.
-fn answered(answers: Vec<Answer>, claims: Vec<Vec<Run>>) -> Vec<Done> {
+/// Gives every claim its part of what was taken, and every answer to be kept whether it is.
+fn answered(answers: Vec<Answer>, claims: Vec<Vec<Run>>, kept: &[bool]) -> Vec<Done> {
     let mut claims: Vec<_> = claims.into_iter().map(Vec::into_iter).collect();
     let done = |answer| match answer {
         Answer::Done(done) => done,
+        Answer::Keep(at) => Done::KeptAnswer(kept.get(at).copied().unwrap_or(false)),
         Answer::Claim(Share { of, runs_max }) => Done::Claimed(claims[of].by_ref().take(runs_max).collect()),
     };
     answers.into_iter().map(done).collect()

@@ -1,5 +1,6 @@
 //! The embedded store: one file, one writing thread with group commit, readers on connections of their own.
 
+mod access;
 mod copy;
 mod open;
 mod pointer;

@@ -1,5 +1,6 @@
 //! The rows an append leaves behind. Also used to make projections anew, then on tables that stand in for them.
 
+use actum_ledger::access::Token;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
 use actum_ledger::pointer::Moved;
@@ -40,6 +41,9 @@ pub(super) fn project(connection: &Connection, entry: &Appended) -> rusqlite::Re
     }
     if let Some(moved) = &entry.moved {
         put_moved(connection, tenant, moved, entry.seq)?;
+    }
+    if let Some(token) = &entry.granted {
+        put_granted(connection, token, entry.seq)?;
     }
     for id in &entry.supersedes {
         let sql = "INSERT INTO superseded (tenant, id, by_id, by_created_ns) VALUES (?1, ?2, ?3, ?4)";
@@ -84,6 +88,21 @@ fn put_moved(connection: &Connection, tenant: &str, moved: &Moved, seq: u64) -> 
                SET n = excluded.n, restores = excluded.restores, seq = excluded.seq, body = excluded.body";
     let Moved { signature, n, restores, body } = moved;
     let values = params![tenant, signature, *n as i64, *restores as i64, seq as i64, body];
+    connection.prepare_cached(sql)?.execute(values)?;
+    Ok(())
+}
+
+fn put_granted(connection: &Connection, token: &Token, seq: u64) -> rusqlite::Result<()> {
+    // Nobody's token becomes another's, whatever a journal says that was not written by these rules.
+    let sql = "INSERT INTO token (id, tenant, role, name, hash, expires_ms, revoked, n, seq)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+               ON CONFLICT (id) DO UPDATE
+               SET role = excluded.role, name = excluded.name, hash = excluded.hash, expires_ms = excluded.expires_ms,
+                   revoked = excluded.revoked, n = excluded.n, seq = excluded.seq
+               WHERE token.tenant = excluded.tenant";
+    let Token { id, tenant, role, name, hash, expires_ms, is_revoked, n } = token;
+    let (role, n, seq) = (role.word(), *n as i64, seq as i64);
+    let values = params![id, tenant.as_str(), role, name, hash, expires_ms, is_revoked, n, seq];
     connection.prepare_cached(sql)?.execute(values)?;
     Ok(())
 }

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::run::Seen;
-use super::{failed, read, rows};
+use super::{access, failed, read, rows};
 use crate::batch::{Effect, NotTaken, Refused, decide, decide_all, left_out};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
@@ -109,6 +109,7 @@ impl<'c, 'r> Writing<'c, 'r> {
                     crash::point("checkpoint.written");
                     kept.map(|_| Done::Kept).map_err(failed)
                 }
+                Request::Keep(request) => access::keep(self.tx, request).map(Done::KeptAnswer).map_err(failed),
                 Request::Run(request) => match self.run(request)? {
                     Ok(done) => Ok(done),
                     Err(refusal) => return Ok(Err((at, refusal))),
@@ -183,6 +184,12 @@ fn learn(connection: &Connection, book: &mut Book, draft: &Draft) -> Result<(), 
     }
     for id in draft.asks_about() {
         learn_entry(connection, book, tenant, &id, false).map_err(failed)?;
+    }
+    if let Some(id) = draft.asks_about_token()
+        && !book.knows_token(id)
+        && let Some(token) = access::token(connection, id)?
+    {
+        book.learn_token(token);
     }
     if let Some(event) = &draft.event {
         let key = (event.robot.clone(), event.execution.clone());

@@ -136,7 +136,10 @@ pub(super) fn run(desk: &mut Desk<'_>, lines: &[Line], out: &mut Out) -> Ended {
     }
     let (mut code, mut failed) = (0, 0);
     for Line { number, wanted } in lines {
-        let Told { mut shown, failure, moved, .. } = desk.ask(wanted)?;
+        let Told { mut shown, failure, moved, warning, .. } = desk.ask(wanted)?;
+        if let Some(warning) = warning {
+            out.aside(&warning);
+        }
         if let Some(failure) = &failure {
             code = code.max(failure.row.exit);
             failed += 1;

@@ -26,7 +26,7 @@ use crate::model::predict::{Whom, predict, refuse, shown};
 use crate::model::rollout::{self, Standing};
 use crate::model::{Authorized, Counter, Recorded, Till, artifact, catalogue, evidence};
 use crate::run::shop::Open;
-use crate::ui::{Out, note};
+use crate::ui::Out;
 use crate::workspace::new_id;
 
 /// For whom something is asked.
@@ -59,6 +59,8 @@ pub(super) struct Told {
     pub failure: Option<Failure>,
     /// What a guard did after it, in a sentence.
     pub moved: Option<String>,
+    /// What went wrong beside it.
+    pub warning: Option<String>,
 }
 
 /// What goes around the pointer.
@@ -165,20 +167,20 @@ impl<'d> Desk<'d> {
         let id = shown["receipt_id"].as_str().unwrap_or_default();
         let is_labelled = wanted.expected.is_some() || wanted.score.is_some();
         if is_labelled && outcome.status != Status::Denied {
-            let by = (&*actor(None), wanted.reason.as_str());
+            let by = (&*actor(self.open.project.actor()), wanted.reason.as_str());
             evidence::label(self.open, id, wanted.expected.as_ref(), wanted.score, by)?;
         }
         let failure = failure_of(&outcome, id);
-        let mut moved = None;
+        let (mut moved, mut warning) = (None, None);
         if standing.is_some_and(|standing| standing.pointer.guard.is_some()) {
             // There is an answer, whatever becomes of the pointer.
             match self.guard() {
                 Ok(Some((change, says))) => (shown["guard"], moved) = (change, Some(says)),
                 Ok(None) => {}
-                Err(failure) => note(&format!("warning: the guard was not asked: {}", failure.message)),
+                Err(failure) => warning = Some(format!("warning: the guard was not asked: {}", failure.message)),
             }
         }
-        Ok(Told { shown, outcome, failure, moved })
+        Ok(Told { shown, outcome, failure, moved, warning })
     }
 
     /// Which way it goes, and who said so.

@@ -1,0 +1,277 @@
+//! `actum serve`: the commands over HTTP for whoever has a token, and workers for what is submitted, until stopped.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use actum_api::error;
+use actum_api::route::{Need, ROUTES, Route};
+use actum_contract::id::Tenant;
+use actum_engine::Waiter;
+use actum_ledger::access::{Action, Change, Kept, Role};
+use actum_ledger::draft;
+use actum_ledger::journal::{Journal, Outcome};
+use actum_ledger::run::Runs;
+use actum_sandbox::Signals;
+use actum_server::Refused;
+use actum_server::api::{Answer, Api, Caller, Face, Given, Line, Settings};
+use actum_store::Store;
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Ended;
+use super::run::{LEASE, work_on};
+use crate::access;
+use crate::args::Global;
+use crate::face;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::project::Project;
+use crate::run::Open;
+use crate::seat::Seat;
+use crate::ui::{Out, note};
+use crate::workspace::{LOCAL_TENANT, new_id};
+
+/// How long requests may go on when it is told to stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Commands that act on files of the project. They are those of whoever has the project, not of other tenants.
+const OF_THE_PROJECT: [&str; 12] =
+    ["run", "resume", "apply", "undo", "diff", "snapshot", "exec", "tool", "adapter", "replay", "verify", "logs"];
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    listen: SocketAddr,
+
+    /// Runs that are executed here at once; 0: none, workers elsewhere do it
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=256))]
+    workers: u16,
+
+    /// A name by which it may be asked, beside 127.0.0.1 and localhost; may be given several times
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+
+    /// Requests of one token in a second; 0: as many as there are
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    rate: u32,
+
+    /// Print a line of JSON for every request, on stderr
+    #[arg(long)]
+    log: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let project = Project::find(global)?;
+        // Before there are threads, which would get them instead.
+        let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let internal = |e: std::io::Error| Failure::new(error::INTERNAL, format!("cannot start: {e}"));
+        let runtime = Waiter::runtime().map_err(internal)?;
+        let store = runtime.block_on(project.open(out, false))?;
+        let (runs, journal): (Arc<dyn Runs>, Arc<dyn Journal>) = (store.clone(), store.clone());
+        let waiter = Waiter::new(runtime, runs, journal);
+        project.folder()?;
+        let front = Arc::new(Front { store, waiter, root: project.root().to_owned(), openapi: OnceLock::new() });
+        let cannot = |e: std::io::Error| {
+            let failure = Failure::new(error::FILE, format!("cannot listen on {}: {e}", self.listen));
+            failure.hint("`--listen 127.0.0.1:0` takes any port that is free")
+        };
+        let listener = TcpListener::bind(self.listen).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        // Not before there is a place to serve at: one that nobody is shown would keep the next server from making one.
+        let made = front.first_token(self.listen)?;
+        let log = |line: &Line| {
+            note(&json!({
+                "method": line.method, "route": line.route, "status": line.status, "ms": line.ms, "tenant": line.tenant,
+                "token": line.token, "request_id": line.request_id,
+            }).to_string());
+        };
+        let settings = Settings {
+            hosts: self.host.clone(),
+            requests_per_second: self.rate,
+            burst: self.rate.saturating_mul(2),
+            request_prefix: new_id().chars().take(8).collect(),
+            log: self.log.then(|| Arc::new(log) as _),
+            ..Settings::default()
+        };
+        let face: Arc<dyn Face> = front.clone();
+        let api = Api::serve(listener, face, ROUTES, settings).map_err(cannot)?;
+        let url = format!("http://{address}");
+        let shown = json!({"listen": address.to_string(), "url": url, "token": made, "workers": self.workers});
+        out.result(&shown, || match &made {
+            Some(token) => format!("serving {url}\nexport ACTUM_SERVER={url} ACTUM_TOKEN={token}"),
+            None => format!("serving {url}"),
+        });
+        if self.workers == 0 {
+            signals.next();
+        } else {
+            let seat = Arc::new(front.seat(Tenant::new(LOCAL_TENANT).map_err(|e| bad_tenant(&e))?, "worker"));
+            let open = Open::new(Project::seated(seat), out)?;
+            let watch = Arc::new(Progress::lines(out));
+            work_on(&open, None, usize::from(self.workers), LEASE, Some(signals), watch)?;
+        }
+        out.remark("stopping: what was asked is answered first");
+        api.end(PATIENCE);
+        Ok(0)
+    }
+}
+
+fn bad_tenant(e: &impl std::fmt::Display) -> Failure {
+    Failure::new(error::INTERNAL, e.to_string())
+}
+
+/// What stands behind the door.
+struct Front {
+    store: Arc<dyn Store>,
+    waiter: Waiter,
+    root: PathBuf,
+    openapi: OnceLock<Arc<[u8]>>,
+}
+
+impl Front {
+    fn seat(&self, tenant: Tenant, actor: &str) -> Seat {
+        Seat::new(Arc::clone(&self.store), self.waiter.clone(), tenant, actor.to_owned(), self.root.clone())
+    }
+
+    /// Where nobody may enter yet, a token is made for whoever sits at this machine. Elsewhere somebody has to make one first.
+    fn first_token(&self, listen: SocketAddr) -> Result<Option<String>, Failure> {
+        let local = Tenant::new(LOCAL_TENANT).map_err(|e| bad_tenant(&e))?;
+        let now = Timestamp::now().as_millisecond();
+        let mut tenants = self.waiter.wait(self.store.tenants())?;
+        tenants.push(local.clone());
+        for tenant in tenants {
+            if self.waiter.wait(self.store.tokens(&tenant))?.iter().any(|token| token.is_in_force(now)) {
+                return Ok(None);
+            }
+        }
+        if !listen.ip().is_loopback() {
+            let failure = Failure::new(error::USAGE, format!("{listen} is open to others, and there is no token"));
+            return Err(failure.hint("`actum token create --role operator` makes one; or listen on 127.0.0.1"));
+        }
+        let fresh = access::fresh()?;
+        let change = Change {
+            tenant: local,
+            token: fresh.id.clone(),
+            n: Action::Create.n(),
+            action: Action::Create,
+            role: Role::Admin,
+            name: "first".to_owned(),
+            hash: fresh.hash.clone(),
+            expires_ms: None,
+            actor: "actum serve".to_owned(),
+            reason: "nobody could enter".to_owned(),
+        };
+        let submission = draft::read_value(change.document(), Timestamp::now());
+        match self.waiter.wait(self.waiter.journal.append(submission))? {
+            Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(Some(fresh.text)),
+            Outcome::Refused(refusal) => Err(Failure::new(error::INTERNAL, refusal.message)),
+        }
+    }
+
+    fn refused(name: &str, message: &str) -> Refused {
+        Refused::named(name, message, &Value::Null, None)
+    }
+}
+
+impl Face for Front {
+    fn enter(&self, token: &str) -> Result<Caller, Refused> {
+        match access::look_up(&*self.store, &self.waiter, token) {
+            Ok(Some(token)) => Ok(Caller {
+                tenant: token.tenant.as_str().to_owned(),
+                token: token.id,
+                name: token.name,
+                role: token.role.word().to_owned(),
+            }),
+            Ok(None) => Err(Self::refused(error::UNAUTHORIZED, "the token opens nothing")),
+            Err(e) => Err(Self::refused(error::STORE_UNAVAILABLE, &e.to_string())),
+        }
+    }
+
+    fn may(&self, caller: &Caller, need: Need) -> bool {
+        let role = Role::named(&caller.role);
+        match need {
+            Need::Read => role.is_some(),
+            Need::Operate => matches!(role, Some(Role::Operator | Role::Admin)),
+            Need::Approve => matches!(role, Some(Role::Approver | Role::Admin)),
+            Need::Admin => role == Some(Role::Admin),
+        }
+    }
+
+    fn answer(&self, caller: &Caller, route: &'static Route, given: Given) -> Answer {
+        let is_of_project = route.command.first().is_some_and(|word| OF_THE_PROJECT.contains(word));
+        if caller.tenant != LOCAL_TENANT && is_of_project {
+            let why = "the files of this project are not those of the token's tenant";
+            return answer_of(&Self::refused(error::FORBIDDEN, why));
+        }
+        let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else {
+            return answer_of(&Self::refused(error::UNAUTHORIZED, "the token opens nothing"));
+        };
+        face::run(Arc::new(self.seat(tenant, &caller.name)), route, &given)
+    }
+
+    fn kept(&self, caller: &Caller, key: &str, request_hash: &str) -> Result<Option<Answer>, Refused> {
+        let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else { return Ok(None) };
+        let found = self.waiter.wait(self.store.kept(&tenant, &caller.token, key));
+        let found = found.map_err(|e| Self::refused(error::STORE_UNAVAILABLE, &e.to_string()))?;
+        let Some(kept) = found.filter(|kept| !kept.is_over(Timestamp::now().as_millisecond())) else { return Ok(None) };
+        if kept.request_hash != request_hash {
+            let message = format!("another request was made under the key {key:?}");
+            return Err(Self::refused(error::IDEMPOTENCY_CONFLICT, &message));
+        }
+        let Kept { status, content_type, body, exit, .. } = kept;
+        Ok(Some(Answer { status, content_type, body, exit }))
+    }
+
+    fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer) {
+        let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else { return };
+        let kept = Kept {
+            request_hash: request_hash.to_owned(),
+            status: answer.status,
+            content_type: answer.content_type.clone(),
+            body: answer.body.clone(),
+            exit: answer.exit,
+            at_ms: Timestamp::now().as_millisecond(),
+        };
+        // What cannot be kept is done all the same; whoever asks again hears of what is there by then.
+        let _ = self.waiter.wait(self.store.keep(&tenant, &caller.token, key, kept));
+    }
+
+    fn openapi(&self) -> Arc<[u8]> {
+        Arc::clone(self.openapi.get_or_init(|| face::openapi().to_string().into_bytes().into()))
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.waiter.wait(self.store.tenants()).map(|_| ()).map_err(|e| e.to_string())
+    }
+
+    /// Of all tenants together: whoever reads it is not asked whose he is, and is told of nobody that he is there.
+    fn metrics(&self) -> String {
+        let mut sums: BTreeMap<(&str, Option<String>), u64> = BTreeMap::new();
+        for tenant in self.waiter.wait(self.store.tenants()).unwrap_or_default() {
+            for (state, code, number) in self.waiter.wait(self.store.counts(&tenant)).unwrap_or_default() {
+                *sums.entry((state.word(), code)).or_default() += number;
+            }
+        }
+        let label = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let mut lines = vec!["# HELP actum_runs Runs by their state.".to_owned(), "# TYPE actum_runs gauge".to_owned()];
+        for ((state, code), number) in sums {
+            let code = code.map(|code| format!(",error=\"{}\"", label(&code))).unwrap_or_default();
+            lines.push(format!("actum_runs{{state=\"{state}\"{code}}} {number}"));
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+fn answer_of(refused: &Refused) -> Answer {
+    Answer {
+        status: refused.status,
+        content_type: face::JSON.to_owned(),
+        body: refused.body.to_string().into_bytes(),
+        exit: 3,
+    }
+}

@@ -1,0 +1,295 @@
+//! The OpenAPI document, made of the table of routes and of what the command line says of its commands. Printed by `actum schema
+//! openapi`, served to whoever asks; the same for every build of the same code.
+
+use actum_api::error::TABLE;
+use actum_api::route::{Place, Route};
+use clap::Arg;
+use serde_json::{Map, Value, json};
+
+use super::shape::{Form, Kind, Shape, forms};
+use super::{JSON, JSON_LINES};
+
+/// Commands that take many documents, one a line.
+pub(super) const LINES_IN: [&[&str]; 2] = [&["ledger", "append"], &["dataset", "import"]];
+/// Commands that may answer with many documents, one a line.
+const LINES_OUT: [&[&str]; 3] = [&["ledger", "append"], &["predict"], &["dataset", "show"]];
+
+/// The whole document.
+pub(crate) fn document() -> Value {
+    let mut paths = Map::new();
+    for form in forms() {
+        let path = paths.entry(form.route.path).or_insert_with(|| json!({}));
+        path[form.route.method.word().to_ascii_lowercase()] = operation(form);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Actum",
+            "summary": "Run AI agents under a contract: resolved, hashed, recorded, provable.",
+            "description": "What a person types, a program may ask: every operation stands for a command. JSON answers are \
+                            what the command prints with --json; with `Accept: text/plain` they are what a person would see. \
+                            `X-Actum-Exit` tells its exit code. A name that is not listed is refused.",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}],
+        "tags": tags(),
+        "paths": paths,
+        "components": components(),
+    })
+}
+
+/// What a route is about: the first word behind the version.
+fn tag(route: &Route) -> &'static str {
+    route.path.split('/').nth(2).unwrap_or_default()
+}
+
+fn tags() -> Value {
+    let mut names: Vec<&str> = forms().iter().map(|form| tag(form.route)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(|name| json!({"name": name})).collect()
+}
+
+fn operation(form: &Form) -> Value {
+    let route = form.route;
+    let words: Vec<&str> = std::iter::once("actum").chain(route.command.iter().chain(route.fixed).copied()).collect();
+    let need = route.need.word();
+    let mut description = format!("Stands for `{}`. Needs the right to {need}.", words.join(" "));
+    if let Some(after) = form.leaf.get_after_help() {
+        description = format!("{after}\n\n{description}");
+    }
+    let mut shown = json!({
+        "operationId": operation_id(route),
+        "tags": [tag(route)],
+        "summary": form.leaf.get_about().map(ToString::to_string).unwrap_or_default(),
+        "description": description,
+        "parameters": parameters(form),
+        "responses": responses(route),
+        "x-actum-command": route.command,
+        "x-actum-need": need,
+    });
+    if let Some(content) = content(form) {
+        shown["requestBody"] = content;
+    }
+    shown
+}
+
+fn operation_id(route: &Route) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let names = route.path.split('/').skip(2).map(|segment| segment.trim_matches(['{', '}']));
+    let path: Vec<String> = names.map(|segment| segment.chars().map(plain).collect()).collect();
+    format!("{}_{}", route.method.word().to_ascii_lowercase(), path.join("_"))
+}
+
+fn parameters(form: &Form) -> Value {
+    let of = |shape: &Shape, place: &str, is_required: bool| {
+        let mut shown = json!({"name": shape.name, "in": place, "required": is_required, "schema": schema(shape)});
+        if let Some(help) = help(&shape.arg) {
+            shown["description"] = json!(help);
+        }
+        shown
+    };
+    let in_path = form.shapes_in(Place::Path).map(|shape| of(shape, "path", true));
+    let in_query = form.shapes_in(Place::Query).map(|shape| of(shape, "query", shape.arg.is_required_set()));
+    let mut all: Vec<Value> = in_path.chain(in_query).collect();
+    if form.route.creates {
+        all.push(json!({"$ref": "#/components/parameters/IdempotencyKey"}));
+    }
+    Value::Array(all)
+}
+
+fn help(arg: &Arg) -> Option<String> {
+    arg.get_help().map(|help| help.to_string().replace('\n', " "))
+}
+
+/// What may be given for an argument.
+fn schema(shape: &Shape) -> Value {
+    let in_content = matches!(shape.place, Place::Field | Place::File);
+    let mut one = match shape.kind {
+        Kind::Switch => json!({"type": "boolean", "default": false}),
+        Kind::Whole { signed: true } => json!({"type": "integer"}),
+        Kind::Whole { signed: false } => json!({"type": "integer", "minimum": 0}),
+        Kind::Number => json!({"type": "number"}),
+        Kind::Amount if in_content => json!({"type": ["integer", "string"]}),
+        Kind::WordOrJson if in_content => json!({"type": ["string", "object"]}),
+        Kind::Json | Kind::File if in_content => json!({}),
+        _ => json!({"type": "string"}),
+    };
+    let words: Vec<String> = shape.arg.get_possible_values().iter().map(|word| word.get_name().to_owned()).collect();
+    if shape.kind == Kind::Text && !words.is_empty() {
+        one["enum"] = json!(words);
+    }
+    if shape.place == Place::Path && shape.kind == Kind::Text {
+        one["minLength"] = json!(1);
+    }
+    let default = shape.arg.get_default_values().first().and_then(|value| value.to_str());
+    if let Some(default) = default.filter(|_| shape.kind != Kind::Switch && !shape.many) {
+        let number = matches!(shape.kind, Kind::Whole { .. }).then(|| default.parse::<u64>().ok()).flatten();
+        one["default"] = number.map_or_else(|| json!(default), |number| json!(number));
+    }
+    if shape.many { json!({"type": "array", "items": one}) } else { one }
+}
+
+fn content(form: &Form) -> Option<Value> {
+    if let Some(shape) = form.shapes_in(Place::Content).next() {
+        let mut kinds = json!({JSON: {"schema": {}}, "application/yaml": {"schema": {"type": "string"}}});
+        if LINES_IN.contains(&form.route.command) {
+            kinds = json!({JSON: {"schema": {}}, JSON_LINES: {"schema": {"type": "string"}}});
+        }
+        let description = help(&shape.arg).unwrap_or_default();
+        return Some(json!({"required": true, "description": description, "content": kinds}));
+    }
+    let shapes: Vec<&Shape> =
+        form.shapes.iter().filter(|shape| matches!(shape.place, Place::Field | Place::File)).collect();
+    if shapes.is_empty() {
+        return None;
+    }
+    let mut properties = Map::new();
+    for shape in &shapes {
+        let mut one = schema(shape);
+        if let Some(help) = help(&shape.arg) {
+            one["description"] = json!(help);
+        }
+        properties.insert(shape.name.to_owned(), one);
+    }
+    let required: Vec<&str> =
+        shapes.iter().filter(|shape| shape.arg.is_required_set()).map(|shape| shape.name).collect();
+    let mut object = json!({"type": "object", "properties": properties, "additionalProperties": false});
+    if !required.is_empty() {
+        object["required"] = json!(required);
+    }
+    Some(json!({"required": !required.is_empty(), "content": {JSON: {"schema": object}}}))
+}
+
+fn responses(route: &Route) -> Value {
+    let headers = json!({
+        "X-Actum-Exit": {"$ref": "#/components/headers/Exit"},
+        "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
+    });
+    let mut content = json!({JSON: {"schema": {}}, "text/plain": {"schema": {"type": "string"}}});
+    if LINES_OUT.contains(&route.command) {
+        content[JSON_LINES] = json!({"schema": {"type": "string"}});
+    }
+    let of = |description: &str| json!({"description": description, "headers": headers, "content": content});
+    let done = match route.status {
+        201 => "It is made.",
+        202 => "It is taken on; a worker does the rest.",
+        _ => "It is done.",
+    };
+    let mut all = json!({ "default": {"$ref": "#/components/responses/Error"} });
+    all["200"] = of("It was done, and came to another end than was hoped for: the exit code says which.");
+    all[route.status.to_string()] = of(done);
+    all
+}
+
+fn components() -> Value {
+    let mut codes: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+    codes.sort_unstable();
+    json!({
+        "securitySchemes": {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "A token that `actum token create` has made."},
+        },
+        "parameters": {
+            "IdempotencyKey": {
+                "name": "Idempotency-Key", "in": "header", "required": false,
+                "description": "The same request under the same key is done once, and answered alike for a day.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+            },
+        },
+        "headers": {
+            "Exit": {
+                "description": "The exit code that the command would have ended with.",
+                "schema": {"type": "integer", "minimum": 0, "maximum": 255},
+            },
+            "RequestId": {
+                "description": "By which the request is found in the log.",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 64},
+            },
+        },
+        "schemas": {
+            "Error": {
+                "type": "object",
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "required": ["code", "message"],
+                        "properties": {
+                            "code": {"type": "string", "enum": codes},
+                            "ref": {"type": "string", "pattern": "^A[0-9]{4}$", "description": "Its page in docs/errors."},
+                            "message": {"type": "string"},
+                            "details": {},
+                            "hint": {"type": "string", "description": "What to do next."},
+                        },
+                    },
+                },
+            },
+        },
+        "responses": {
+            "Error": {
+                "description": "It was refused, or it failed.",
+                "headers": {
+                    "X-Actum-Exit": {"$ref": "#/components/headers/Exit"},
+                    "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
+                },
+                "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_described_under_a_name_of_its_own() {
+        let document = document();
+        let mut ids = BTreeSet::new();
+        for form in forms() {
+            let shown = &document["paths"][form.route.path][form.route.method.word().to_ascii_lowercase()];
+            assert!(ids.insert(shown["operationId"].as_str().unwrap().to_owned()), "{}", form.route.path);
+            assert!(!shown["summary"].as_str().unwrap().is_empty(), "{}", form.route.path);
+            assert_eq!(shown["x-actum-need"], form.route.need.word());
+            assert!(
+                shown["responses"][form.route.status.to_string()].is_object()
+                    && shown["responses"]["default"].is_object()
+            );
+        }
+        assert_eq!(document["security"], json!([{"bearer": []}]));
+    }
+
+    #[test]
+    fn what_is_referred_to_is_there_and_the_text_is_always_the_same() {
+        let document = document();
+        fn walk(value: &Value, whole: &Value) {
+            if let Some(target) = value.get("$ref").and_then(Value::as_str) {
+                assert!(whole.pointer(target.trim_start_matches('#')).is_some(), "{target}");
+            }
+            value.as_object().into_iter().flatten().for_each(|(_, below)| walk(below, whole));
+            value.as_array().into_iter().flatten().for_each(|below| walk(below, whole));
+        }
+        walk(&document, &document);
+        assert_eq!(document.to_string(), super::document().to_string());
+    }
+
+    #[test]
+    fn parameters_and_contents_are_those_of_the_commands() {
+        let document = document();
+        let canary = &document["paths"]["/v1/pointers/{signature}/canary"]["post"];
+        let object = &canary["requestBody"]["content"][JSON]["schema"];
+        assert_eq!(object["required"], json!(["reason"]));
+        assert_eq!(object["additionalProperties"], false);
+        assert_eq!(object["properties"]["clear"]["type"], "boolean");
+        assert_eq!(object["properties"]["actor"], Value::Null);
+        let list = &document["paths"]["/v1/runs"]["get"]["parameters"];
+        assert_eq!(list[1]["name"], "limit");
+        assert_eq!(list[1]["schema"], json!({"type": "integer", "minimum": 0, "default": 50}));
+        let level = &document["paths"]["/v1/adapters"]["get"]["parameters"][0]["schema"];
+        assert_eq!(level["enum"], json!(["L0", "L1", "L2", "L3"]));
+    }
+}

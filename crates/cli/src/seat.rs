@@ -1,0 +1,88 @@
+//! A seat: where a command runs for somebody who is not at the keyboard. It holds the open store, the tenant, who it is, and
+//! where things lie. Made by whoever serves; `Project` and `Open` take what is in it. It never prints and never decides.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+use actum_engine::Waiter;
+use actum_store::Store;
+
+use crate::failure::Failure;
+use crate::workspace::LOCAL_TENANT;
+
+/// Letters of a tenant's name that is the name of its folder too.
+const FOLDER_CHARS_MAX: usize = 64;
+
+pub(crate) struct Seat {
+    pub store: Arc<dyn Store>,
+    pub waiter: Waiter,
+    pub tenant: Tenant,
+    /// Who asks; whatever is changed is changed in this name.
+    pub actor: String,
+    /// The project.
+    pub root: PathBuf,
+    /// Where things lie that are not in the store.
+    pub home: PathBuf,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("tenant", &self.tenant).field("actor", &self.actor).finish_non_exhaustive()
+    }
+}
+
+impl Seat {
+    /// A seat of a tenant in a project whose store is open.
+    pub(crate) fn new(store: Arc<dyn Store>, waiter: Waiter, tenant: Tenant, actor: String, root: PathBuf) -> Self {
+        let home = home_of(&root, &tenant);
+        Self { store, waiter, tenant, actor, root, home }
+    }
+
+    /// The folder for what is not in the store, made on first use.
+    pub(crate) fn folder(&self) -> Result<PathBuf, Failure> {
+        let own = self.root.join(".actum");
+        actum_workspace::make_own_folder(&own)?;
+        if let Some(above) = self.home.parent().filter(|_| self.home != own) {
+            actum_workspace::make_own_folder(above)?;
+            actum_workspace::make_own_folder(&self.home)?;
+        }
+        Ok(self.home.clone())
+    }
+}
+
+/// Where a tenant's things lie. A name may be anything; what could lead elsewhere, or looks like another one to a file system,
+/// is not taken for a folder's.
+pub(crate) fn home_of(root: &Path, tenant: &Tenant) -> PathBuf {
+    let (own, name) = (root.join(".actum"), tenant.as_str());
+    if name == LOCAL_TENANT {
+        return own;
+    }
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-';
+    let folder = match name.len() <= FOLDER_CHARS_MAX && name.chars().all(is_plain) {
+        true => name.to_owned(),
+        false => format!("={}", Digest::sha256(name.as_bytes()).to_hex()),
+    };
+    own.join("tenants").join(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tenant_has_a_folder_of_its_own_and_none_leads_out() {
+        let home = |name: &str| home_of(Path::new("/p"), &Tenant::new(name).unwrap());
+        assert_eq!(home("local"), Path::new("/p/.actum"));
+        assert_eq!(home("acme-1"), Path::new("/p/.actum/tenants/acme-1"));
+        let odd = ["..", ".", "../local", "a/b", "Acme-1", "ACME-1", "é", "=x", "a b", &"a".repeat(65)];
+        let mut seen = std::collections::BTreeSet::new();
+        for name in odd {
+            let found = home(name);
+            assert_eq!(found.parent(), Some(Path::new("/p/.actum/tenants")), "{name}");
+            assert!(found.file_name().is_some_and(|n| n.to_string_lossy().starts_with('=')), "{name}");
+            assert!(seen.insert(found), "{name}");
+        }
+    }
+}

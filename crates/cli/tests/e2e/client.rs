@@ -1,0 +1,155 @@
+//! The command line as a client: a server in one folder, whoever asks it in another one without a project.
+
+use actum_testkit::event;
+use actum_testkit::program::{Program, Running};
+use serde_json::{Value, json};
+
+use super::actum;
+use super::run::asked;
+
+const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\n";
+const WORK: &str = "items:\n  - {id: one, agent_id: a, description: Do it.}\n";
+const SIGNATURE: &str = r#"
+namespace: demo
+name: Sentiment
+version: 1
+description: How a text feels.
+input_schema: {type: object, properties: {text: {type: string}}, required: [text], additionalProperties: false}
+output_schema: {type: object, properties: {label: {type: string}}, required: [label], additionalProperties: false}
+prompt_template: "How does this feel? {{ text }}"
+program_template: direct.v1
+"#;
+
+struct World {
+    home: Program,
+    away: Program,
+    url: String,
+    server: Running,
+}
+
+impl World {
+    fn new() -> Self {
+        let home = actum();
+        home.file("actum.toml", AGENTS);
+        let mut server = home.start(&["serve", "--listen", "127.0.0.1:0", "--workers", "0", "--json"], &[]);
+        let shown: Value = serde_json::from_str(&server.line().unwrap()).unwrap();
+        let url = shown["url"].as_str().unwrap().to_owned();
+        let away = actum().with_env("ACTUM_SERVER", &url).with_env("ACTUM_TOKEN", shown["token"].as_str().unwrap());
+        Self { home, away, url, server }
+    }
+
+    /// The same words here and there have the same answer.
+    #[track_caller]
+    fn is_same(&self, words: &[&str]) -> String {
+        let (home, away) = (self.home.run(words), self.away.run(words));
+        assert_eq!((away.code, &away.stdout), (home.code, &home.stdout), "{words:?}: {}", away.stderr);
+        away.stdout
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.server.signal("TERM");
+        // Whoever asked has left nothing of a project behind.
+        assert!(!self.away.path(".actum").exists());
+    }
+}
+
+#[test]
+fn runs_are_submitted_and_looked_at_from_elsewhere() {
+    let world = World::new();
+    let away = &world.away;
+    away.file("work.yaml", WORK);
+    let made = asked(away, &["run", "work.yaml", "--detach", "--profile", "ci", "--json"]);
+    let id = made["runs"][0]["run_id"].as_str().unwrap();
+    let shown = asked(away, &["status", id, "--json"]);
+    assert_eq!((&shown["item_id"], &shown["state"]), (&json!("one"), &json!("queued")));
+    assert_eq!(asked(away, &["list", "--json", "--limit", "1"])["runs"][0]["run_id"], id);
+    assert_eq!(asked(away, &["logs", id, "--json"])["run_id"], id);
+    assert!(world.is_same(&["status"]).contains("queued"));
+    world.is_same(&["contract", "show", id]);
+    world.is_same(&["gate", id, "--json"]);
+    let piped = away.run_with(&["run", "-", "--detach"], WORK.as_bytes());
+    assert_eq!(piped.code, 0, "{}", piped.stderr);
+    assert_eq!(asked(away, &["list", "--json"])["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(asked(away, &["cancel", id, "--json"])["cancelled"], true);
+    let again = away.run(&["cancel", id, "--json"]);
+    assert_eq!((again.code, &again.error()["code"]), (6, &json!("RUN_STATE")));
+}
+
+#[test]
+fn whoever_has_the_token_is_the_actor() {
+    let world = World::new();
+    let away = &world.away;
+    away.file("s.yaml", SIGNATURE);
+    asked(away, &["signature", "add", "s.yaml", "--json"]);
+    let list = world.is_same(&["signature", "list"]);
+    assert!(list.contains("demo/Sentiment.v1"), "{list}");
+    let set = ["pointer", "set", "demo/Sentiment.v1", "--primary", "baseline", "--reason", "first", "--if", "0"];
+    let moved = asked(away, &[&set[..], &["--json"]].concat());
+    assert_eq!((&moved["actor"], &moved["reason"]), (&json!("first"), &json!("first")));
+    let stale = away.run(&set);
+    assert_eq!((stale.code, stale.stdout.as_str()), (6, ""), "{}", stale.stderr);
+    assert!(stale.stderr.starts_with("error[") && stale.stderr.contains("= see: docs/errors/"), "{}", stale.stderr);
+    let forged = away.run(&[&set[..], &["--actor", "root"]].concat());
+    assert_eq!(forged.code, 2);
+    assert!(forged.stderr.contains("whose token it is"), "{}", forged.stderr);
+    world.is_same(&["pointer", "show", "demo/Sentiment.v1"]);
+    world.is_same(&["pointer", "history", "demo/Sentiment.v1", "--json"]);
+}
+
+#[test]
+fn entries_are_appended_from_elsewhere() {
+    let world = World::new();
+    let away = &world.away;
+    let entry = |tenant: &str, id: &str| event::signal(tenant, id).to_string();
+    away.file("one.json", entry("local", "s-1"));
+    assert!(away.run(&["ledger", "append", "one.json"]).ok().starts_with("recorded s-1"));
+    let many = format!("{}\n{}\n", entry("local", "s-2"), entry("local", "s-3"));
+    let piped = away.run_with(&["ledger", "append", "--json"], many.as_bytes());
+    assert_eq!((piped.code, piped.json_lines().len()), (0, 2), "{}", piped.stderr);
+    // A refused entry is a result, as it is here.
+    let refused = away.run_with(&["ledger", "append", "-", "--json"], b"{}");
+    assert_eq!((refused.code, &refused.json()["error"]["code"]), (2, &json!("VALIDATION_ERROR")), "{}", refused.stderr);
+    let listed = world.is_same(&["ledger", "list", "--json", "--type", "signal"]);
+    assert!(!listed.is_empty());
+    world.is_same(&["ledger", "list"]);
+    world.is_same(&["ledger", "show", "s-2"]);
+    assert!(world.is_same(&["ledger", "verify", "--json"]).contains("true"));
+}
+
+#[test]
+fn what_goes_wrong_is_told_as_it_is_here() {
+    let world = World::new();
+    let away = &world.away;
+    for words in [&["status", "nowhere"][..], &["status", "nowhere", "--json"], &["ledger", "show", "s", "--json"]] {
+        let (there, here) = (away.run(words), world.home.run(words));
+        assert_eq!((there.code, &there.stdout, &there.stderr), (7, &here.stdout, &here.stderr));
+    }
+    let unknown = away.run(&["store", "check", "--json"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.error()["hint"].as_str().unwrap().contains("signature add"), "{}", unknown.stderr);
+    assert_eq!(away.run(&["list", "--store", "x.db"]).code, 2);
+    // What is of this machine needs nobody.
+    assert!(away.run(&["schema", "--list"]).ok().contains("work"));
+    assert_eq!(away.run_with(&["canon"], b"{ }").ok().trim_end(), "{}");
+
+    let world_url = world.url.as_str();
+    let other = actum();
+    let none = other.run(&["list", "--server", world_url, "--json"]);
+    assert_eq!((none.code, &none.error()["code"]), (3, &json!("UNAUTHORIZED")), "{}", none.stderr);
+    let secret = format!("actum_0123456789abcdef_{}", "0".repeat(64));
+    other.file("token", format!("{secret}\n"));
+    let wrong = other.run(&["list", "--server", world_url, "--token-file", "token", "--json"]);
+    assert_eq!((wrong.code, &wrong.error()["code"]), (3, &json!("UNAUTHORIZED")), "{}", wrong.stderr);
+    assert!(!wrong.stderr.contains(&secret));
+    let reader = asked(&world.home, &["token", "create", "--role", "reader", "--json"]);
+    other.file("token", reader["token"].as_str().unwrap());
+    let with = |words: &[&str]| other.run(&[words, &["--server", world_url, "--token-file", "token"]].concat());
+    assert_eq!(with(&["list"]).ok(), "no runs\n");
+    let forbidden = with(&["ledger", "checkpoint", "--json"]);
+    assert_eq!((forbidden.code, &forbidden.error()["code"]), (3, &json!("FORBIDDEN")), "{}", forbidden.stderr);
+    let secure = other.run(&["list", "--server", "https://127.0.0.1:1"]);
+    assert_eq!(secure.code, 2);
+    assert!(secure.stderr.contains("https is not spoken"), "{}", secure.stderr);
+}

@@ -1,0 +1,172 @@
+//! Answers as they go out: the headers that each of them has, and the refusals of the server itself.
+
+use std::time::Duration;
+
+use actum_api::error;
+use axum::body::{Body, Bytes};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{Answer, door};
+use crate::bridge::Refused;
+use crate::fields::bad;
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const EXIT: HeaderName = HeaderName::from_static("x-actum-exit");
+/// So much of a SHA-256 as an `ETag` needs.
+const TAG_BYTES: usize = 16;
+/// Seconds to wait when all threads are taken.
+const BUSY_SECONDS: u64 = 1;
+
+/// An answer on its way.
+#[derive(Debug, Clone)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) content_type: String,
+    pub(crate) body: Bytes,
+    pub(crate) exit: u8,
+    pub(crate) headers: Vec<(HeaderName, String)>,
+}
+
+impl Reply {
+    pub(crate) fn new(content_type: &str, body: impl Into<Bytes>) -> Self {
+        Self { status: 200, content_type: content_type.to_owned(), body: body.into(), exit: 0, headers: Vec::new() }
+    }
+
+    pub(crate) fn json(body: &Value) -> Self {
+        Self::new("application/json", body.to_string())
+    }
+
+    pub(crate) fn with(mut self, name: HeaderName, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// With what every answer has; for a look, nothing if the caller has it already.
+    pub(crate) fn finish(mut self, method: &Method, asked: &HeaderMap, request_id: &str) -> Response {
+        if self.status == 200 && (method == Method::GET || method == Method::HEAD) {
+            let tag = tag(&self.body);
+            if is_known(asked, &tag) {
+                self.status = 304;
+                self.body = Bytes::new();
+            }
+            self = self.with(header::ETAG, tag);
+        }
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = Response::new(Body::from(self.body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        if status != StatusCode::NOT_MODIFIED {
+            let other = HeaderValue::from_static("application/octet-stream");
+            headers.insert(header::CONTENT_TYPE, HeaderValue::try_from(self.content_type).unwrap_or(other));
+        }
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(EXIT, HeaderValue::from(u16::from(self.exit)));
+        self.headers.push((REQUEST_ID, request_id.to_owned()));
+        for (name, value) in self.headers {
+            // All of them are ours, and plain.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+        response
+    }
+}
+
+impl From<Refused> for Reply {
+    fn from(refused: Refused) -> Self {
+        let exit = error::named(refused.body["error"]["code"].as_str().unwrap_or_default()).exit;
+        let reply = Self { status: refused.status, exit, ..Self::json(&refused.body) };
+        match refused.status {
+            401 => reply.with(header::WWW_AUTHENTICATE, "Bearer realm=\"actum\""),
+            _ => reply,
+        }
+    }
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        let Answer { status, content_type, body, exit } = answer;
+        Self { status, content_type, body: body.into(), exit, headers: Vec::new() }
+    }
+}
+
+/// Weak: it stands for what is said, not for the bytes that say it.
+fn tag(body: &[u8]) -> String {
+    format!("W/\"{}\"", hex::encode(&Sha256::digest(body)[..TAG_BYTES]))
+}
+
+fn is_known(asked: &HeaderMap, tag: &str) -> bool {
+    let plain = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
+    let values = asked.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).any(|known| known == "*" || plain(known) == plain(tag))
+}
+
+/// Nobody is known by the token; the same answer whoever found out.
+pub(crate) fn unknown() -> Reply {
+    door::unknown().into()
+}
+
+pub(crate) fn failed() -> Reply {
+    Refused::named(error::INTERNAL, "the request could not be answered", &Value::Null, None).into()
+}
+
+/// All threads are taken, and all places of those who wait.
+pub(crate) fn busy() -> Reply {
+    let message = "too many requests are under way";
+    let refused = Refused::named(error::TOO_MANY_REQUESTS, message, &Value::Null, None).with_status(503);
+    Reply::from(refused).with(header::RETRY_AFTER, BUSY_SECONDS.to_string())
+}
+
+pub(crate) fn ending() -> Reply {
+    let message = "the server is ending";
+    let refused = Refused::named(error::TOO_MANY_REQUESTS, message, &Value::Null, None).with_status(503);
+    Reply::from(refused).with(header::RETRY_AFTER, BUSY_SECONDS.to_string()).with(header::CONNECTION, "close")
+}
+
+pub(crate) fn too_often(wait: Duration) -> Reply {
+    let seconds = wait.as_millis().div_ceil(1000).max(1);
+    let message = "more requests than this token may make in a second";
+    let details = json!({"retry_after_ms": u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)});
+    let hint = Some("Wait as long as `Retry-After` says, and ask again.");
+    let refused = Refused::named(error::TOO_MANY_REQUESTS, message, &details, hint);
+    Reply::from(refused).with(header::RETRY_AFTER, seconds.to_string())
+}
+
+pub(crate) fn other_method(methods: &[&str]) -> Reply {
+    let allowed = methods.join(", ");
+    let refused = bad(&format!("there is another method for this: {allowed}")).with_status(405);
+    Reply::from(refused).with(header::ALLOW, allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_answer_is_known_by_any_of_its_tags() {
+        let known = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::IF_NONE_MATCH, HeaderValue::from_str(value).unwrap());
+            }
+            is_known(&headers, "W/\"ab\"")
+        };
+        assert!(known(&["W/\"ab\""]) && known(&["\"ab\""]) && known(&["*"]));
+        assert!(known(&["\"x\", W/\"ab\""]) && known(&["\"x\"", "\"ab\""]));
+        assert!(!known(&[]) && !known(&["ab"]) && !known(&["\"abc\""]) && !known(&[""]) && !known(&["w/\"ab\""]));
+        assert_eq!(tag(b"").len(), 4 + 2 * TAG_BYTES);
+        assert_ne!(tag(b"a"), tag(b"b"));
+    }
+
+    #[test]
+    fn a_refusal_has_the_exit_code_of_its_row() {
+        assert_eq!((Reply::from(bad("x")).exit, failed().exit, busy().exit, unknown().exit), (2, 70, 1, 3));
+        let wait = too_often(Duration::from_millis(1001));
+        assert_eq!(wait.headers, [(header::RETRY_AFTER, "2".to_owned())]);
+    }
+}

@@ -1,0 +1,165 @@
+//! Listening: a thread with a runtime of its own, the connections on it, and how all of this comes to its end.
+
+use std::io;
+use std::net::TcpListener;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use actum_api::route::Route;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::request::{Desk, pass};
+use super::{Bounds, Face, Settings};
+use crate::bridge::{ACCEPT_PAUSE, HEAD_BYTES_MAX, HEADERS_MAX};
+use crate::paced::Paced;
+
+/// How long threads are waited for once everything is cut.
+const CUT_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Serves until it is ended or dropped.
+#[derive(Debug)]
+pub struct Api {
+    stop: Option<oneshot::Sender<Duration>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Api {
+    pub(crate) fn serve_with(
+        listener: TcpListener,
+        face: Arc<dyn Face>,
+        routes: &'static [Route],
+        settings: Settings,
+        bounds: Bounds,
+    ) -> io::Result<Self> {
+        let is_loopback = listener.local_addr()?.ip().is_loopback();
+        let connections_max = settings.connections_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        let desk = Arc::new(Desk::new(face, routes, settings, bounds, is_loopback));
+        let (stop, stopped) = oneshot::channel();
+        let (report, started) = mpsc::sync_channel(1);
+        // A thread of our own: a runtime may be neither entered nor dropped where the caller runs inside another one.
+        let thread = Builder::new().name("actum-api".to_owned()).spawn(move || {
+            let ready = runtime(&bounds).and_then(|runtime| {
+                listener.set_nonblocking(true)?;
+                let _inside = runtime.enter();
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                Ok((runtime, listener))
+            });
+            match ready {
+                Ok((runtime, listener)) => {
+                    // Nobody listening means `serve` is gone, and then `stopped` says so too.
+                    report.send(Ok(())).unwrap_or_default();
+                    run(runtime, listener, &desk, connections_max, stopped);
+                }
+                Err(error) => report.send(Err(error)).unwrap_or_default(),
+            }
+        })?;
+        let api = Self { stop: Some(stop), thread: Some(thread) };
+        started.recv().map_err(|_| io::Error::other("the server did not start"))??;
+        Ok(api)
+    }
+
+    /// Accepts nothing more, lets what is under way end, and after so long cuts the rest: connections are closed, and
+    /// whatever still runs on a thread is left to itself.
+    pub fn end(mut self, patience: Duration) {
+        self.stop(patience);
+    }
+
+    fn stop(&mut self, patience: Duration) {
+        if let Some(stop) = self.stop.take() {
+            // A thread that is over already hears nothing.
+            stop.send(patience).unwrap_or_default();
+        }
+        if let Some(thread) = self.thread.take() {
+            // What panicked there was told to whoever asked; there is nothing left to mend.
+            thread.join().unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+/// One thread for everything that does not block: whoever floods us keeps one processor busy, not all of them.
+fn runtime(bounds: &Bounds) -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(bounds.enters_max + bounds.looks_max + bounds.works_max)
+        .thread_name("actum-request")
+        .build()
+}
+
+fn run(
+    runtime: Runtime,
+    listener: tokio::net::TcpListener,
+    desk: &Arc<Desk>,
+    connections_max: usize,
+    stopped: oneshot::Receiver<Duration>,
+) {
+    runtime.block_on(async {
+        let slots = Arc::new(Semaphore::new(connections_max));
+        // First it is known that we end, then the listener is closed.
+        let told = async {
+            let patience = stopped.await.unwrap_or_default();
+            desk.end();
+            patience
+        };
+        let patience = tokio::select! {
+            () = accept(listener, desk, &slots) => Duration::ZERO,
+            patience = told => patience,
+        };
+        let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
+        let settled = async {
+            // An error would mean that there can be no connection either.
+            slots.acquire_many(all).await.map(drop).unwrap_or_default();
+            desk.settled().await;
+        };
+        // What is still under way then is cut.
+        let _ = tokio::time::timeout(patience, settled).await;
+    });
+    runtime.shutdown_timeout(CUT_PATIENCE);
+}
+
+async fn accept(listener: tokio::net::TcpListener, desk: &Arc<Desk>, slots: &Arc<Semaphore>) {
+    let router = Router::new().fallback(pass).with_state(Arc::clone(desk));
+    // Never closed, so this ends only with the runtime.
+    while let Ok(slot) = Arc::clone(slots).acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(converse(stream, router.clone(), Arc::clone(desk), slot));
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>, _slot: OwnedSemaphorePermit) {
+    // Answers are small and written at once; without it each waits for the acknowledgement of the last one.
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let io = TokioIo::new(Paced::new(stream, desk.bounds.write));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(desk.bounds.head)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(io, TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    tokio::select! {
+        // Whatever broke the connection, there is nobody left to tell.
+        _ = connection.as_mut() => return,
+        () = desk.ending() => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await.unwrap_or_default();
+}

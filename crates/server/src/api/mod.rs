@@ -1,0 +1,182 @@
+//! The commands over HTTP: who asks, what for, how much and how often, then `Face::answer` on a thread for blocking work.
+//!
+//! Called by `cli`, which runs the commands behind the port `Face`. Knows routes by their table only, decides nothing about
+//! what they do, and keeps nothing that another server could not find out.
+
+mod answer;
+mod content;
+mod door;
+mod keep;
+mod line;
+mod listen;
+mod pace;
+mod page;
+mod path;
+mod request;
+mod turn;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actum_api::route::{Need, Route};
+
+use crate::bridge::Refused;
+
+pub use line::{Line, Log};
+pub use listen::Api;
+
+/// The content of one request, unless the settings say otherwise.
+pub const BODY_BYTES_MAX: usize = 8 << 20;
+/// Connections that are served at once, unless the settings say otherwise; others wait in the kernel's queue.
+pub const CONNECTIONS_MAX: usize = 512;
+/// Requests of one token, unless the settings say otherwise.
+const REQUESTS_PER_SECOND: u32 = 100;
+const BURST_REQUESTS: u32 = 200;
+
+/// Who asks. Nothing in it is secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub tenant: String,
+    /// The token's id.
+    pub token: String,
+    pub name: String,
+    pub role: String,
+}
+
+/// What came with a request, beside who asks and for which route.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Given {
+    /// By the names in the route's path, decoded.
+    pub path: BTreeMap<String, String>,
+    /// In the order they came, decoded; names may repeat, and unknown ones are not sorted out.
+    pub query: Vec<(String, String)>,
+    pub content: Vec<u8>,
+    /// Whether the content is said to be JSON, and then it is.
+    pub is_json: bool,
+    pub wants_text: bool,
+    pub request_id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub content_type: String,
+    pub body: Vec<u8>,
+    /// What the command would have ended with.
+    pub exit: u8,
+}
+
+/// Answers for the commands. Blocking: each call has a thread of its own while it lasts.
+pub trait Face: Send + Sync + 'static {
+    /// Whose token this is; constant time, and the same answer for whatever is wrong with it.
+    fn enter(&self, token: &str) -> Result<Caller, Refused>;
+    fn may(&self, caller: &Caller, need: Need) -> bool;
+    fn answer(&self, caller: &Caller, route: &'static Route, given: Given) -> Answer;
+    /// The answer kept under an `Idempotency-Key`: none, the same request's, or a refusal because it was another request.
+    fn kept(&self, caller: &Caller, key: &str, request_hash: &str) -> Result<Option<Answer>, Refused>;
+    fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer);
+    /// The OpenAPI document, asked for once.
+    fn openapi(&self) -> Arc<[u8]>;
+    /// Whether commands can be run, or why not.
+    fn ready(&self) -> Result<(), String>;
+    /// Prometheus text.
+    fn metrics(&self) -> String;
+}
+
+#[derive(Clone)]
+pub struct Settings {
+    pub body_bytes_max: usize,
+    pub connections_max: usize,
+    /// Of each token; 0: as many as it likes.
+    pub requests_per_second: u32,
+    /// Requests of one token at once, after a pause.
+    pub burst: u32,
+    /// Names by which it may be asked, beside those of loopback. Without any, a server that listens elsewhere takes every
+    /// name.
+    pub hosts: Vec<String>,
+    /// Begins the ids of requests that come without one: something no other server says.
+    pub request_prefix: String,
+    /// Hears of every request when it is over. Must not block.
+    pub log: Option<Log>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: BODY_BYTES_MAX,
+            connections_max: CONNECTIONS_MAX,
+            requests_per_second: REQUESTS_PER_SECOND,
+            burst: BURST_REQUESTS,
+            hosts: Vec::new(),
+            request_prefix: "r".to_owned(),
+            log: None,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("body_bytes_max", &self.body_bytes_max)
+            .field("connections_max", &self.connections_max)
+            .field("requests_per_second", &self.requests_per_second)
+            .field("burst", &self.burst)
+            .field("hosts", &self.hosts)
+            .field("request_prefix", &self.request_prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Serves on a listener that listens already, until it is ended or dropped.
+    pub fn serve(
+        listener: TcpListener,
+        face: Arc<dyn Face>,
+        routes: &'static [Route],
+        settings: Settings,
+    ) -> io::Result<Self> {
+        Self::serve_with(listener, face, routes, settings, Bounds::default())
+    }
+}
+
+/// What no setting changes: how long others may keep us waiting, and how much is done at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// For a request's line and headers, and between requests.
+    pub(crate) head: Duration,
+    /// For the content of a request, all of it.
+    pub(crate) body: Duration,
+    /// For an answer that nobody reads, before its next byte.
+    pub(crate) write: Duration,
+    /// For a thread, or for room.
+    pub(crate) turn: Duration,
+    /// Threads that look tokens up; apart from the others, so that strangers hold up nobody but strangers.
+    pub(crate) enters_max: usize,
+    /// Threads for requests that only look; apart from those that work, so that one can look while all of these are taken.
+    pub(crate) looks_max: usize,
+    pub(crate) works_max: usize,
+    /// Requests that wait for a thread, of each kind.
+    pub(crate) waiting_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(20),
+            body: Duration::from_secs(30),
+            write: Duration::from_secs(30),
+            turn: Duration::from_secs(15),
+            enters_max: 4,
+            looks_max: 8,
+            works_max: 32,
+            waiting_max: 256,
+        }
+    }
+}

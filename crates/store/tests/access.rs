@@ -1,0 +1,281 @@
+//! Tokens under rivalry and under death: many openings of one store that want the same id, revoke the same token and keep an
+//! answer under the same key, a program that is killed meanwhile, and a store made before there were any.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::{Arc, Barrier};
+
+use actum_ledger::access::{Change, Token, change_of, entry_id};
+use actum_ledger::journal::{JournalError, Outcome};
+use actum_ledger::refusal::Code;
+use actum_store::{Location, Older, Store, VERSION, open};
+use actum_testkit::access::{answer, create, id, own, revoke, row_of};
+use actum_testkit::event::{signal, submission};
+use actum_testkit::folder::Folder;
+use actum_testkit::postgres::shared_url;
+use actum_testkit::runs::tenant;
+use tokio::runtime::Runtime;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
+    let runtime = runtime();
+    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
+    (runtime, store)
+}
+
+/// Openings of one store, as so many programs have, and what they fight for.
+const OPERATORS: usize = 4;
+const FIGHTS: u64 = 10;
+
+type Heard = (usize, u64, Outcome, Outcome, bool);
+
+/// Every operator makes a token for its own tenant with an id that all want, revokes one that all revoke, and keeps an answer
+/// under a key that all use; each at the same time as all others. What they heard.
+fn fight(location: &Location) -> Vec<Heard> {
+    // Whoever waits for the others must not fail on the way, or they would wait for ever: all is judged afterwards.
+    let (together, operators) = (&Barrier::new(OPERATORS), (0..OPERATORS).map(|name| (name, opened(location))));
+    let operators: Vec<_> = operators.collect();
+    type Raw = (usize, u64, Result<Outcome, JournalError>, Result<Outcome, JournalError>, Result<bool, JournalError>);
+    let heard: Vec<Raw> = std::thread::scope(|scope| {
+        let operator = |(name, (runtime, store)): (usize, (Runtime, Arc<dyn Store>))| {
+            move || {
+                let act = |n: u64| {
+                    together.wait();
+                    let wish = create(&format!("tenant-{name}"), &id(n));
+                    let made = runtime.block_on(store.append(own(&wish)));
+                    let wish =
+                        Change { actor: format!("operator-{name}"), ..revoke(&create("shared", &id(1_000 + n))) };
+                    let revoked = runtime.block_on(store.append(own(&wish)));
+                    let (key, body) = (n.to_string(), name.to_string());
+                    let (shared, token) = (tenant("shared"), id(1_000));
+                    let kept = store.keep(&shared, &token, &key, answer(body.as_bytes(), 1_000));
+                    (name, n, made, revoked, runtime.block_on(kept))
+                };
+                (0..FIGHTS).map(act).collect::<Vec<_>>()
+            }
+        };
+        let operators: Vec<_> = operators.into_iter().map(|one| scope.spawn(operator(one))).collect();
+        operators.into_iter().flat_map(|operator| operator.join().unwrap()).collect()
+    });
+    let judge = |(name, n, made, revoked, kept): Raw| (name, n, made.unwrap(), revoked.unwrap(), kept.unwrap());
+    heard.into_iter().map(judge).collect()
+}
+
+fn is_first(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Created { .. } => true,
+        Outcome::Refused(refusal) => {
+            assert_eq!(refusal.code, Code::IdempotencyConflict, "{refusal}");
+            false
+        }
+        Outcome::Idempotent { .. } => panic!("nobody does the same twice"),
+    }
+}
+
+fn one_wins(location: &Location) {
+    let (runtime, store) = opened(location);
+    for n in 0..FIGHTS {
+        runtime.block_on(store.append(own(&create("shared", &id(1_000 + n))))).unwrap();
+    }
+    let heard = fight(location);
+    runtime.block_on(async {
+        for n in 0..FIGHTS {
+            let of = |won: fn(&Heard) -> bool| {
+                let all: Vec<_> = heard.iter().filter(|one| one.1 == n && won(one)).map(|one| one.0).collect();
+                let [winner] = all[..] else { panic!("{n}: {} have won", all.len()) };
+                winner
+            };
+            let (made, revoked) = (of(|one| is_first(&one.2)), of(|one| is_first(&one.3)));
+            let wish = create(&format!("tenant-{made}"), &id(n));
+            assert_eq!(store.token(&id(n)).await.unwrap(), Some(row_of(&wish)));
+            let entry = store.entry(&tenant("shared"), &entry_id(&id(1_000 + n), 2)).await.unwrap().unwrap();
+            assert_eq!(change_of(&entry).unwrap().actor, format!("operator-{revoked}"));
+            assert!(store.token(&id(1_000 + n)).await.unwrap().unwrap().is_revoked);
+            let kept = store.kept(&tenant("shared"), &id(1_000), &n.to_string()).await.unwrap().unwrap();
+            assert_eq!(kept.body, of(|one| one.4).to_string().into_bytes());
+        }
+        assert!(store.projections(false).await.unwrap().iter().all(|p| p.differing == 0));
+    });
+}
+
+#[test]
+fn one_wins_on_sqlite() {
+    let folder = Folder::new();
+    one_wins(&Location::Sqlite(folder.join("actum.db")));
+}
+
+#[test]
+fn one_wins_on_postgres() {
+    one_wins(&Location::Postgres(shared_url()));
+}
+
+/// What a store of version 5 can do once it is migrated: all it could, and tokens.
+async fn goes_on(store: &Arc<dyn Store>) {
+    assert_eq!(store.versions(), (5, VERSION));
+    assert_eq!(store.tokens(&tenant("t")).await.unwrap(), Vec::<Token>::new());
+    assert!(matches!(store.append(submission(signal("t", "s-1"))).await, Ok(Outcome::Created { seq: 0, .. })));
+    let first = create("t", &id(1));
+    assert!(matches!(store.append(own(&first)).await, Ok(Outcome::Created { seq: 1, .. })));
+    assert_eq!(store.token(&id(1)).await.unwrap(), Some(row_of(&first)));
+    assert!(store.keep(&tenant("t"), &id(1), "k", answer(b"a", 1)).await.unwrap());
+    assert!(store.projections(false).await.unwrap().iter().all(|p| p.differing == 0));
+}
+
+#[test]
+fn a_store_of_version_5_is_migrated() {
+    let folder = Folder::new();
+    let path = folder.join("actum.db");
+    let steps = [
+        include_str!("../migrations/sqlite-0001.sql"),
+        include_str!("../migrations/sqlite-0002.sql"),
+        include_str!("../migrations/sqlite-0003.sql"),
+        include_str!("../migrations/sqlite-0004.sql"),
+        include_str!("../migrations/sqlite-0005.sql"),
+    ];
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute_batch(&steps.concat()).unwrap();
+    let made = "INSERT INTO store (id) VALUES ('old'); PRAGMA application_id = 0x4163746d; PRAGMA user_version = 5";
+    connection.execute_batch(made).unwrap();
+    drop(connection);
+    let location = Location::Sqlite(path);
+    let refused = runtime().block_on(open(&location, Older::Refuse)).err().unwrap().to_string();
+    assert!(refused.contains("actum store migrate"), "{refused}");
+    let (runtime, store) = opened(&location);
+    runtime.block_on(goes_on(&store));
+}
+
+#[test]
+fn a_shared_store_of_version_5_is_migrated() {
+    let (url, runtime) = (shared_url(), runtime());
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        runtime.spawn(connection);
+        client.batch_execute("CREATE SCHEMA actum; SET search_path = actum").await.unwrap();
+        for step in [
+            include_str!("../migrations/postgres-0001.sql"),
+            include_str!("../migrations/postgres-0002.sql"),
+            include_str!("../migrations/postgres-0003.sql"),
+            include_str!("../migrations/postgres-0004.sql"),
+            include_str!("../migrations/postgres-0005.sql"),
+        ] {
+            client.batch_execute(step).await.unwrap();
+        }
+        client.batch_execute("INSERT INTO store (id, version) VALUES ('old', 5)").await.unwrap();
+        let location = Location::Postgres(url);
+        assert!(open(&location, Older::Refuse).await.is_err());
+        goes_on(&open(&location, Older::Migrate).await.unwrap()).await;
+    });
+}
+
+/// A batch of all kinds: what refuses one leaves the others alone.
+#[test]
+fn a_bad_key_takes_nobody_down() {
+    let folder = Folder::new();
+    for location in [Location::Sqlite(folder.join("actum.db")), Location::Postgres(shared_url())] {
+        let (runtime, store) = opened(&location);
+        runtime.block_on(async {
+            let (t, token) = (tenant("t"), id(1));
+            let made = store.append(own(&create("t", &token)));
+            let bad = store.keep(&t, &token, "a\0b", answer(b"", 1));
+            let long = "k".repeat(10_000);
+            let long = store.keep(&t, &token, &long, answer(b"", 1));
+            let good = store.keep(&t, &token, "good", answer(b"", 1));
+            let again = store.keep(&t, &token, "good", answer(b"x", 1));
+            assert!(matches!(made.await, Ok(Outcome::Created { .. })));
+            assert!(matches!(bad.await, Err(JournalError::Unusable(_))));
+            assert!(matches!(long.await, Err(JournalError::Unusable(_))));
+            assert_eq!((good.await, again.await), (Ok(true), Ok(false)));
+            assert!(matches!(store.kept(&t, &token, "a\0b").await, Err(JournalError::Unusable(_))));
+        });
+    }
+}
+
+// There are no places to die at in a release build.
+#[cfg(debug_assertions)]
+mod killed {
+    #![expect(clippy::disallowed_methods, reason = "a test that kills itself needs another process to die in")]
+
+    use std::process::{Command, Stdio};
+
+    use actum_store::CRASH_POINTS;
+
+    use super::*;
+
+    /// What the other process is told: the store, where to die, and the number of the token.
+    const ORDER: [&str; 3] = ["ACTUM_TEST_STORE", "ACTUM_TEST_PLACE", "ACTUM_TEST_TOKEN"];
+
+    /// The other process: makes the store ready, revokes a token, keeps an answer, makes the projections anew. Without an order
+    /// it has nothing to do.
+    #[test]
+    fn revokes_and_dies() {
+        let [Ok(store), Ok(place), Ok(n)] = ORDER.map(std::env::var) else { return };
+        let (runtime, store) = opened(&Location::parse(&store).unwrap());
+        let n: u64 = n.parse().unwrap();
+        runtime.block_on(async {
+            store.append(own(&create("t", &id(n)))).await.unwrap();
+            actum_contract::crash::arm(Box::new(move |passed| {
+                if passed == place {
+                    std::process::abort();
+                }
+            }));
+            let revoked = store.append(own(&revoke(&create("t", &id(n)))));
+            let (t, token) = (tenant("t"), id(n));
+            let kept = store.keep(&t, &token, "key", answer(b"kept", 1_000));
+            revoked.await.unwrap();
+            kept.await.unwrap();
+            store.projections(true).await.unwrap();
+        });
+    }
+
+    /// Those of migrations, checkpoints, runs, money and blobs are not on the way.
+    fn places() -> impl Iterator<Item = &'static str> {
+        CRASH_POINTS.iter().copied().filter(|place| ["append.", "rebuild."].iter().any(|p| place.starts_with(p)))
+    }
+
+    fn at_each_place(url: &str) {
+        let location = Location::parse(url).unwrap();
+        let mut deaths = 0;
+        for (n, place) in (1..).zip(places()) {
+            let mut other = Command::new(std::env::current_exe().unwrap());
+            let values = [url, place, &n.to_string()];
+            other.args(["--exact", "killed::revokes_and_dies"]).envs(ORDER.iter().zip(values));
+            let ended = other.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            assert!(ended.code().is_none(), "{place}: it lived");
+            deaths += 1;
+
+            let (runtime, store) = opened(&location);
+            runtime.block_on(async {
+                assert!(store.projections(false).await.unwrap().iter().all(|p| p.differing == 0), "{place}");
+                let (t, change) = (tenant("t"), create("t", &id(n)));
+                let token = store.token(&id(n)).await.unwrap().unwrap();
+                let entry = store.entry(&t, &entry_id(&id(n), 2)).await.unwrap();
+                assert_eq!(token.is_revoked, entry.is_some(), "{place}: row and entry say the same");
+                let is_before = ["append.begun", "append.inserted", "append.written"].contains(&place);
+                assert_eq!(token.is_revoked, !is_before, "{place}");
+                let outcome = store.append(own(&revoke(&change))).await.unwrap();
+                assert_eq!(matches!(outcome, Outcome::Idempotent { .. }), !is_before, "{place}: {outcome:?}");
+                let kept = store.kept(&t, &id(n), "key").await.unwrap();
+                assert!(!is_before || kept.is_none(), "{place}");
+                assert_eq!(store.keep(&t, &id(n), "key", answer(b"kept", 1_000)).await.unwrap(), kept.is_none());
+                let kept = store.kept(&t, &id(n), "key").await.unwrap();
+                assert_eq!(kept, Some(answer(b"kept", 1_000)), "{place}: whole, or not at all");
+                assert!(store.check_database().await.unwrap().ok, "{place}");
+            });
+        }
+        assert_eq!(deaths, 6);
+    }
+
+    #[test]
+    fn at_each_place_on_sqlite() {
+        let folder = Folder::new();
+        at_each_place(folder.join("actum.db").to_str().unwrap());
+    }
+
+    #[test]
+    fn at_each_place_on_postgres() {
+        at_each_place(&shared_url());
+    }
+}
