@@ -1,13 +1,12 @@
 //! Tokens: made of random bytes, and told from wrong ones. Called by `actum token` and by whoever serves; keeps nothing, so that
 //! a token that is revoked opens nothing from then on. What is not in its hands: which role may do what.
 
-use std::hint::black_box;
-
 use actum_api::error;
 use actum_contract::digest::Digest;
 use actum_engine::Waiter;
 use actum_ledger::access::{Access, HASH_DIGITS, TOKEN_DIGITS, Token, is_token};
 use actum_ledger::journal::JournalError;
+use actum_server::is_same;
 use jiff::Timestamp;
 
 use crate::failure::Failure;
@@ -67,12 +66,6 @@ fn matching(found: Option<Token>, secret: &str, now_ms: i64) -> Option<Token> {
 
 fn hash_of(secret: &str) -> String {
     Digest::sha256(secret.as_bytes()).to_hex()
-}
-
-/// In the same time wherever they differ.
-fn is_same(given: &[u8], kept: &[u8]) -> bool {
-    let difference = given.iter().zip(kept).fold(0, |difference, (a, b)| black_box(difference | (a ^ b)));
-    given.len() == kept.len() && difference == 0
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use actum_api::error;
 use actum_contract::canon;
 use actum_contract::limit::DOCUMENT_BYTES_MAX;
+use actum_contract::part::Flaw;
 use serde_json::Value;
 
 use crate::failure::{Failure, Place};
@@ -35,6 +36,18 @@ impl Document {
             return Err(Failure::new(error::FILE, message).hint("make it smaller, or several files of it"));
         }
         Ok(Self { name, text })
+    }
+
+    /// What is wrong with it, all of it, and where the first of that stands. `schema`: what prints how it should be.
+    pub(crate) fn flawed(&self, flaws: &[Flaw], schema: &str) -> Failure {
+        let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
+        let failure = Failure::new(error::INPUT, format!("{}: {}", self.name, lines.join("\n  ")))
+            .hint(format!("`actum schema {schema}` prints what may stand there"));
+        let key = flaws.first().map(|flaw| flaw.field.split(['.', '[']).next().unwrap_or_default().to_owned());
+        match key.and_then(|key| self.place_of_key(&key)) {
+            Some(place) => failure.at(place),
+            None => failure,
+        }
     }
 
     /// Reads it as strict JSON.

@@ -127,7 +127,7 @@ fn below_token<'a>(path: &'a str, token: &str) -> Option<&'a str> {
 }
 
 /// In the same time wherever they differ, so that a token cannot be found out letter by letter.
-pub(crate) fn is_same(given: &[u8], token: &[u8]) -> bool {
+pub fn is_same(given: &[u8], token: &[u8]) -> bool {
     let difference = given.iter().zip(token).fold(0, |difference, (a, b)| black_box(difference | (a ^ b)));
     given.len() == token.len() && difference == 0
 }

@@ -14,7 +14,7 @@ mod paced;
 mod turns;
 
 pub use bridge::{Bridge, Call, Offered, Refused, Tools};
-pub use http::BODY_BYTES_MAX;
+pub use http::{BODY_BYTES_MAX, is_same};
 pub use mcp::serve_stdio;
 pub use models::{Asked, Head, Models, Teller};
 pub use turns::CALLS_MAX;

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use actum_api::error;
 use actum_predict::artifact::Artifact;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -127,17 +126,7 @@ pub(super) fn read_file(file: &Path, read: &mut Vec<Artifact>) -> Result<(), Fai
         one => vec![one],
     };
     for one in many {
-        read.push(Artifact::read(&one).map_err(|flaws| {
-            let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
-            let message = format!("{}: {}", file.display(), lines.join("\n  "));
-            let failure =
-                Failure::new(error::INPUT, message).hint("`actum schema artifact` prints what may stand there");
-            let key = flaws.first().map(|flaw| flaw.field.split(['.', '[']).next().unwrap_or_default().to_owned());
-            match key.and_then(|key| document.place_of_key(&key)) {
-                Some(place) => failure.at(place),
-                None => failure,
-            }
-        })?);
+        read.push(Artifact::read(&one).map_err(|flaws| document.flawed(&flaws, "artifact"))?);
     }
     Ok(())
 }

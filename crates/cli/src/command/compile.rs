@@ -181,17 +181,7 @@ impl Compile {
 fn read_job(file: &Path) -> Result<Job, Failure> {
     let document = Document::read(file)?;
     let value = document.value()?;
-    Job::read(&value).map_err(|flaws| {
-        let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
-        let message = format!("{}: {}", file.display(), lines.join("\n  "));
-        let failure =
-            Failure::new(error::INPUT, message).hint("`actum schema compile-job` prints what may stand there");
-        let key = flaws.first().map(|flaw| flaw.field.split(['.', '[']).next().unwrap_or_default().to_owned());
-        match key.and_then(|key| document.place_of_key(&key)) {
-            Some(place) => failure.at(place),
-            None => failure,
-        }
-    })
+    Job::read(&value).map_err(|flaws| document.flawed(&flaws, "compile-job"))
 }
 
 fn prepare(open: &Open, job: Job, file: &Path, provider: Option<&str>) -> Result<Prepared, Failure> {

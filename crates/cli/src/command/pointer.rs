@@ -367,14 +367,5 @@ fn object(text: &str) -> Result<Map<String, Value>, Failure> {
 
 fn read_guard(path: &std::path::Path) -> Result<Guard, Failure> {
     let document = Document::read(path)?;
-    Guard::read(&document.value()?).map_err(|flaws| {
-        let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
-        let message = format!("{}: {}", path.display(), lines.join("\n  "));
-        let failure = Failure::new(error::INPUT, message).hint("`actum schema guard` prints what may stand there");
-        let key = flaws.first().map(|flaw| flaw.field.split(['.', '[']).next().unwrap_or_default().to_owned());
-        match key.and_then(|key| document.place_of_key(&key)) {
-            Some(place) => failure.at(place),
-            None => failure,
-        }
-    })
+    Guard::read(&document.value()?).map_err(|flaws| document.flawed(&flaws, "guard"))
 }

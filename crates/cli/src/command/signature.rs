@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use actum_api::error;
 use actum_predict::Signature;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -10,7 +9,6 @@ use serde_json::{Value, json};
 use super::Ended;
 use crate::args::Global;
 use crate::document::Document;
-use crate::failure::Failure;
 use crate::model::catalogue;
 use crate::project::Project;
 use crate::run::shop::Open;
@@ -68,17 +66,7 @@ fn add(files: &[PathBuf], global: &Global, out: &mut Out) -> Ended {
             one => vec![one.clone()],
         };
         for one in many {
-            read.push(Signature::read(&one).map_err(|flaws| {
-                let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
-                let message = format!("{}: {}", file.display(), lines.join("\n  "));
-                let failure =
-                    Failure::new(error::INPUT, message).hint("`actum schema signature` prints what may stand there");
-                let key = flaws.first().map(|flaw| flaw.field.split(['.', '[']).next().unwrap_or_default().to_owned());
-                match key.and_then(|key| document.place_of_key(&key)) {
-                    Some(place) => failure.at(place),
-                    None => failure,
-                }
-            })?);
+            read.push(Signature::read(&one).map_err(|flaws| document.flawed(&flaws, "signature"))?);
         }
     }
     let open = Open::new(Project::find(global)?, out)?;

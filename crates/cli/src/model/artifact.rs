@@ -2,25 +2,18 @@
 //! Called by whoever names one: commands, pointers, compiles. Asks no model.
 
 use actum_api::error;
-use actum_ledger::draft;
-use actum_ledger::entry::Entry;
-use actum_ledger::journal::{Outcome, Range};
 use actum_predict::Signature;
 use actum_predict::artifact::{Artifact, VERSION};
 use actum_predict::evolve::Kind;
-use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::evidence;
+use super::evidence::{self, Kept};
 use crate::failure::Failure;
 use crate::run::shop::Open;
 
-const TYPE: &str = "compiled_artifact";
 /// How every id begins, and that of a report.
 const PREFIX: &str = "art_";
 const REPORT: &str = "cmp_";
-/// Artifacts read at a time.
-const PAGE: usize = 100;
 /// Shorter beginnings of an id could be anything.
 const ID_CHARACTERS_MIN: usize = 8;
 
@@ -34,17 +27,11 @@ fn entry_id(artifact: &str) -> String {
 /// Registers an artifact; whether it is new.
 pub(crate) fn add(open: &Open, artifact: &Artifact) -> Result<bool, Failure> {
     let id = artifact.id();
-    let document = json!({
-        "id": entry_id(&id), "tenantId": open.tenant.as_str(), "module": "predict", "source": "actum", "type": TYPE,
-        "payload": {"version": VERSION, "artifact_id": id, "artifact": artifact.to_json()},
-    });
-    match open.waiter.wait(open.waiter.journal.append(draft::read_value(document, Timestamp::now())))? {
-        Outcome::Created { .. } => Ok(true),
-        Outcome::Idempotent { .. } => Ok(false),
-        Outcome::Refused(refusal) => {
-            let failure = Failure::new(error::INPUT, format!("{id}: {}", refusal.message));
-            Err(failure.details(refusal.details()))
-        }
+    let payload = json!({"version": VERSION, "artifact_id": id, "artifact": artifact.to_json()});
+    match evidence::append(open, Kind::Artifact, &entry_id(&id), payload)? {
+        Kept::New => Ok(true),
+        Kept::Known => Ok(false),
+        Kept::Other => Err(damaged(format!("is another one, and on record as {id}"))),
     }
 }
 
@@ -54,9 +41,8 @@ pub(crate) fn find(open: &Open, text: &str) -> Result<Artifact, Failure> {
         let report = evidence::report(open, text)?;
         return find(open, report["selected_artifact"].as_str().unwrap_or_default());
     }
-    let bytes = open.waiter.wait(open.waiter.journal.entry(&open.tenant, &entry_id(text)))?;
-    if let Some(bytes) = bytes {
-        return read(&bytes, Some(&entry_id(text)));
+    if let Some(payload) = evidence::entry(open, Kind::Artifact, &entry_id(text))? {
+        return read(&entry_id(text), &payload);
     }
     let unknown = || {
         let failure = Failure::new(error::NOT_FOUND, format!("no artifact {text:?} is registered"));
@@ -103,33 +89,28 @@ pub(crate) fn incompatible(artifact: &Artifact, why: &actum_predict::artifact::I
 
 /// All that were registered, in the order in which they were.
 pub(crate) fn all(open: &Open, signature: Option<&str>) -> Result<Vec<Artifact>, Failure> {
-    let (mut from, mut found) = (0, Vec::new());
-    loop {
-        let range = Range { from, limit: PAGE, backwards: false, kind: Some(TYPE.to_owned()) };
-        let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, range))?;
-        let Some(last) = rows.last().map(|row| row.seq) else { return Ok(found) };
-        for row in rows {
-            let artifact = read(&row.body, None)?;
-            if signature.is_none_or(|signature| artifact.signature_id == signature) {
-                found.push(artifact);
-            }
+    let mut found = Vec::new();
+    evidence::each_named(open, Kind::Artifact, &mut |id, payload| {
+        let artifact = read(id, &payload)?;
+        if signature.is_none_or(|signature| artifact.signature_id == signature) {
+            found.push(artifact);
         }
-        from = last + 1;
-    }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
-/// What is on record under the id that it has; `wanted`: under this one.
-fn read(bytes: &[u8], wanted: Option<&str>) -> Result<Artifact, Failure> {
-    let damaged = |why: String| {
-        let failure = Failure::new(error::LEDGER_DAMAGED, format!("an artifact in the ledger {why}"));
-        failure.hint("`actum ledger verify` finds what was altered")
-    };
-    let payload = evidence::payload_of(Kind::Artifact, bytes)?;
+fn damaged(why: String) -> Failure {
+    let failure = Failure::new(error::LEDGER_DAMAGED, format!("an artifact in the ledger {why}"));
+    failure.hint("`actum ledger verify` finds what was altered")
+}
+
+/// What is on record under an id; it has to be the one that has it.
+fn read(entry: &str, payload: &Value) -> Result<Artifact, Failure> {
     let found = Artifact::read(&payload["artifact"])
         .map_err(|flaws| damaged(flaws.first().map(ToString::to_string).unwrap_or_default()))?;
-    let entry = Entry::open(bytes).map_err(|e| damaged(format!("cannot be read: {e}")))?;
-    match wanted.unwrap_or(&entry.id) {
-        id if id == entry_id(&found.id()) => Ok(found),
-        id => Err(damaged(format!("is {}, and on record as {id}", found.id()))),
+    match entry == entry_id(&found.id()) {
+        true => Ok(found),
+        false => Err(damaged(format!("is {}, and on record as {entry}", found.id()))),
     }
 }

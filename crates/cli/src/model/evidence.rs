@@ -80,13 +80,33 @@ pub(crate) fn each(
     from: u64,
     take: &mut dyn FnMut(u64, Value) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut from = from;
+    each_entry(open, kind, from, &mut |seq, mut entry| take(seq, today(kind, entry["payload"].take())?))
+}
+
+/// The same of all of them, each with the id it is on record under.
+pub(crate) fn each_named(
+    open: &Open,
+    kind: Kind,
+    take: &mut dyn FnMut(&str, Value) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    each_entry(open, kind, 0, &mut |_, mut entry| {
+        let payload = today(kind, entry["payload"].take())?;
+        take(entry["id"].as_str().unwrap_or_default(), payload)
+    })
+}
+
+fn each_entry(
+    open: &Open,
+    kind: Kind,
+    mut from: u64,
+    take: &mut dyn FnMut(u64, Value) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     loop {
         let range = Range { from, limit: PAGE, backwards: false, kind: Some(kind.word().to_owned()) };
         let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, range))?;
         let Some(last) = rows.last().map(|row| row.seq) else { return Ok(()) };
         for row in rows {
-            take(row.seq, payload_of(kind, &row.body)?)?;
+            take(row.seq, parsed(kind, &row.body)?)?;
         }
         from = last + 1;
     }
@@ -94,9 +114,12 @@ pub(crate) fn each(
 
 /// The payload of an entry, as it is read today.
 pub(crate) fn payload_of(kind: Kind, bytes: &[u8]) -> Result<Value, Failure> {
-    let mut entry: Value = serde_json::from_slice(bytes)
-        .map_err(|e| Failure::new(error::LEDGER_DAMAGED, format!("an entry of type {}: {e}", kind.word())))?;
-    today(kind, entry["payload"].take())
+    today(kind, parsed(kind, bytes)?["payload"].take())
+}
+
+fn parsed(kind: Kind, bytes: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(bytes)
+        .map_err(|e| Failure::new(error::LEDGER_DAMAGED, format!("an entry of type {}: {e}", kind.word())))
 }
 
 /// A payload, as it is read today; what is newer than this program is refused by name.
