@@ -7,18 +7,22 @@
 pub mod api;
 pub mod call;
 pub mod cells;
+pub mod collector;
 pub mod mcp;
 pub mod model;
 pub mod result;
 pub mod retry;
 pub mod sdk;
+mod secure;
 pub mod transform;
+pub mod webhook;
 
 pub use api::{BadHttp, Http};
 pub use call::{Ask, Hands, Link, Others, Outcome, Request, call};
 pub use cells::{Cells, Job, NotRun, Ran, Session};
 pub use mcp::Servers;
 pub use result::{Attempt, Problem, Stage};
+pub use secure::secure;
 
 #[cfg(test)]
 mod testing;

@@ -1,9 +1,10 @@
-//! A small blocking HTTP/1.1 client: one question, one answer, one connection; no TLS, no proxies, no redirections. `ask` is for
+//! A small blocking HTTP/1.1 client: one question, one answer, one connection; no proxies, no redirections. `ask` is for
 //! `actum tool` inside a cell, where whoever answers listens on the loopback of the cell, so no names are looked up; `send` is
-//! for `actum --server`. Neither ever asks a second time.
+//! for `actum --server`, and speaks https by whatever it was given for it. Neither ever asks a second time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,6 +15,7 @@ pub const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// Where a server listens whose address names no port.
 const PORT: u16 = 80;
+const SECURE_PORT: u16 = 443;
 /// Status line and headers of an answer together.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 const HEADERS_MAX: usize = 64;
@@ -24,12 +26,29 @@ const TRAILERS_MAX: usize = 64;
 /// `100 Continue` and its like before the answer itself.
 const INTERIM_MAX: usize = 8;
 
+/// A connection, plain or not.
+pub trait Line: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Line for T {}
+
+/// Makes a connection secure: whoever answers must be known by that name.
+pub type Secure = fn(TcpStream, &str) -> io::Result<Box<dyn Line>>;
+
+static SECURE: OnceLock<Secure> = OnceLock::new();
+
+/// From now on https is spoken in this way. What is said first counts.
+pub fn speak_securely(secure: Secure) {
+    SECURE.get_or_init(|| secure);
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("`{0}` is not an address of the form http://127.0.0.1:PORT/…")]
     Address(String),
     #[error("cannot reach {at}: {error}")]
     Unreachable { at: SocketAddr, error: io::Error },
+    #[error("cannot be sure that it is {name}: {error}")]
+    Insecure { name: String, error: io::Error },
     #[error("no answer within {0:?}")]
     Silent(Duration),
     #[error("the connection broke: {0}")]
@@ -69,7 +88,7 @@ pub fn ask(
     request.push_str("\r\n");
     request.push_str(content.as_deref().unwrap_or_default());
 
-    let stream = connect(at, silence)?;
+    let stream = connect(at, silence, silence)?;
     let Answer { status, content, .. } = exchange(stream, method, &[request.as_bytes()], silence, ANSWER_BYTES_MAX)?;
     if content.is_empty() {
         return Ok((status, Value::Null));
@@ -81,7 +100,7 @@ pub fn ask(
 /// A question to a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// `http://HOST[:PORT]`, with what stands before every path.
+    /// `http://HOST[:PORT]` or `https://…`, with what stands before every path.
     pub url: &'a str,
     pub method: &'a str,
     /// With its query.
@@ -113,13 +132,44 @@ impl Answer {
 
 /// One question, whatever its content; the name of the server may have to be looked up. Any status is an answer.
 pub fn send(request: &Request<'_>) -> Result<Answer, ClientError> {
+    let (head, whom) = head_of(request)?;
+    let stream = reach(&whom, request.silence)?;
+    let content = request.content.unwrap_or_default();
+    exchange(stream, request.method, &[head.as_bytes(), content], request.silence, request.answer_bytes_max)
+}
+
+/// A question that was sent, and whose answer is still to be read.
+pub(crate) fn begin(request: &Request<'_>) -> Result<Box<dyn Line>, ClientError> {
+    let (head, whom) = head_of(request)?;
+    let silence = request.silence;
+    let mut stream = reach(&whom, silence)?;
+    let content = request.content.unwrap_or_default();
+    let written = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(content));
+    written.map_err(|error| broken(error, silence))?;
+    Ok(stream)
+}
+
+/// The rest of an answer whose head was read.
+pub(crate) fn read_rest(
+    mut stream: impl BufRead,
+    status: u16,
+    headers: Headers,
+    framing: Framing,
+    request: &Request<'_>,
+) -> Result<Answer, ClientError> {
+    let content = read_content(&mut stream, framing, request.answer_bytes_max)?;
+    Ok(Answer { status, headers, content })
+}
+
+/// Line and headers of a request, and who is asked.
+fn head_of<'a>(request: &Request<'a>) -> Result<(String, Whom<'a>), ClientError> {
     let bad = || ClientError::Address(request.url.to_owned());
-    let (authority, prefix) = authority(request.url).ok_or_else(bad)?;
+    let (whom, prefix) = whom(request.url).ok_or_else(bad)?;
     let target = format!("{prefix}{}", request.path);
     if !target.starts_with('/') || !is_plain(&target) || request.method.is_empty() || !is_plain(request.method) {
         return Err(ClientError::Address(format!("{} {target}", request.method)));
     }
-    let mut head = format!("{} {target} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n", request.method);
+    let mut head = format!("{} {target} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", request.method, whom.authority);
     for (name, value) in request.headers {
         // Its value is not told: it may be a secret.
         let is_whole = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
@@ -128,13 +178,11 @@ pub fn send(request: &Request<'_>) -> Result<Answer, ClientError> {
         }
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    let content = request.content.unwrap_or_default();
-    if request.content.is_some() {
+    if let Some(content) = request.content {
         head.push_str(&format!("content-length: {}\r\n", content.len()));
     }
     head.push_str("\r\n");
-    let stream = reach(authority)?;
-    exchange(stream, request.method, &[head.as_bytes(), content], request.silence, request.answer_bytes_max)
+    Ok((head, whom))
 }
 
 /// Whether nothing in it would begin another part of the request, as a space or a line break would.
@@ -142,43 +190,63 @@ fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// Who is asked.
+struct Whom<'a> {
+    authority: &'a str,
+    is_secure: bool,
+}
+
 /// Who is asked, and what stands before every path.
-fn authority(url: &str) -> Option<(&str, &str)> {
-    let rest = url.strip_prefix("http://")?;
+fn whom(url: &str) -> Option<(Whom<'_>, &str)> {
+    let begins = |scheme: &str| url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
+    let (rest, is_secure) = match (begins("http://"), begins("https://") && SECURE.get().is_some()) {
+        (true, _) => (&url["http://".len()..], false),
+        (_, true) => (&url["https://".len()..], true),
+        _ => return None,
+    };
     let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
     let is_one = !authority.is_empty() && authority.bytes().all(is_known);
-    (is_one && !prefix.contains(['?', '#'])).then(|| (authority, prefix.trim_end_matches('/')))
+    (is_one && !prefix.contains(['?', '#'])).then(|| (Whom { authority, is_secure }, prefix.trim_end_matches('/')))
 }
 
 /// The first address of a name that takes the connection.
-fn reach(authority: &str) -> Result<TcpStream, ClientError> {
+fn reach(whom: &Whom<'_>, silence: Duration) -> Result<Box<dyn Line>, ClientError> {
+    let Whom { authority, is_secure } = *whom;
     // A colon within brackets belongs to the address.
-    let has_port = authority.rfind(':').is_some_and(|at| !authority[at..].contains(']'));
-    let whole = if has_port { authority.to_owned() } else { format!("{authority}:{PORT}") };
+    let port = authority.rfind(':').filter(|at| !authority[*at..].contains(']'));
+    let usual = if is_secure { SECURE_PORT } else { PORT };
+    let whole = if port.is_some() { authority.to_owned() } else { format!("{authority}:{usual}") };
+    let name = authority[..port.unwrap_or(authority.len())].trim_matches(['[', ']']);
     let mut last = ClientError::Nowhere(authority.to_owned());
     for at in whole.to_socket_addrs().map_err(|_| ClientError::Nowhere(authority.to_owned()))? {
-        match connect(at, CONNECT_PATIENCE) {
-            Ok(stream) => return Ok(stream),
+        match connect(at, CONNECT_PATIENCE, silence) {
+            Ok(stream) => {
+                let Some(secure) = SECURE.get().filter(|_| is_secure) else { return Ok(Box::new(stream)) };
+                let insecure = |error| ClientError::Insecure { name: name.to_owned(), error };
+                return secure(stream, name).map_err(insecure);
+            }
             Err(error) => last = error,
         }
     }
     Err(last)
 }
 
-fn connect(at: SocketAddr, patience: Duration) -> Result<TcpStream, ClientError> {
-    TcpStream::connect_timeout(&at, patience).map_err(|error| ClientError::Unreachable { at, error })
+fn connect(at: SocketAddr, patience: Duration, silence: Duration) -> Result<TcpStream, ClientError> {
+    let reached = TcpStream::connect_timeout(&at, patience);
+    let stream = reached.map_err(|error| ClientError::Unreachable { at, error })?;
+    let timeouts = stream.set_read_timeout(Some(silence)).and(stream.set_write_timeout(Some(silence)));
+    timeouts.map_err(ClientError::Broken)?;
+    Ok(stream)
 }
 
 fn exchange(
-    mut stream: TcpStream,
+    mut stream: impl Line,
     method: &str,
     parts: &[&[u8]],
     silence: Duration,
     bytes_max: u64,
 ) -> Result<Answer, ClientError> {
-    let timeouts = stream.set_read_timeout(Some(silence)).and(stream.set_write_timeout(Some(silence)));
-    timeouts.map_err(ClientError::Broken)?;
     let written = parts.iter().try_for_each(|part| stream.write_all(part));
     // Whoever refuses a request before its end answers and closes; that answer says more than the broken write.
     match (read_answer(stream, method, bytes_max), written) {
@@ -220,7 +288,7 @@ fn broken(error: io::Error, silence: Duration) -> ClientError {
 
 /// How the end of the content is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Framing {
+pub(crate) enum Framing {
     Length(u64),
     Chunked,
     UntilClosed,
@@ -243,9 +311,9 @@ fn read_answer(stream: impl Read, method: &str, bytes_max: u64) -> Result<Answer
     Err(ClientError::NotHttp("it never gets beyond interim answers"))
 }
 
-type Headers = Vec<(String, String)>;
+pub(crate) type Headers = Vec<(String, String)>;
 
-fn read_head(stream: &mut impl BufRead) -> Result<(u16, Headers, Framing), ClientError> {
+pub(crate) fn read_head(stream: &mut impl BufRead) -> Result<(u16, Headers, Framing), ClientError> {
     let mut head = Vec::new();
     let mut rest = stream.take(HEAD_BYTES_MAX);
     while !head.ends_with(b"\r\n\r\n") {

@@ -18,6 +18,18 @@ pub struct ErrorRow {
     pub remedy: &'static str,
 }
 
+impl ErrorRow {
+    /// The status over HTTP of what could be read and is refused for what it says: such a request is not a bad one.
+    pub const fn status_once_read(&self) -> u16 {
+        if self.status == BAD_REQUEST { UNPROCESSABLE } else { self.status }
+    }
+}
+
+/// The request is not of the form that the OpenAPI document shows.
+const BAD_REQUEST: u16 = 400;
+/// It is, and cannot be done.
+const UNPROCESSABLE: u16 = 422;
+
 const fn row(
     code: &'static str,
     name: &'static str,
@@ -63,6 +75,8 @@ pub const UNSAVED: &str = "UNSAVED_CHANGES";
 pub const WORKSPACE_REFUSED: &str = "WORKSPACE_REFUSED";
 pub const DISK_FULL: &str = "DISK_FULL";
 pub const CONTENT_DAMAGED: &str = "CONTENT_DAMAGED";
+pub const BLOBS_UNAVAILABLE: &str = "BLOBS_UNAVAILABLE";
+pub const BLOBS_REFUSED: &str = "BLOBS_REFUSED";
 pub const STAGING: &str = "STAGING_UNAVAILABLE";
 pub const STAGE_BUSY: &str = "STAGE_BUSY";
 pub const ALREADY_APPLIED: &str = "ALREADY_APPLIED";
@@ -86,6 +100,7 @@ pub const REGRESSION: &str = "REGRESSION";
 pub const UNAUTHORIZED: &str = "UNAUTHORIZED";
 pub const FORBIDDEN: &str = "FORBIDDEN";
 pub const TOO_MANY_REQUESTS: &str = "TOO_MANY_REQUESTS";
+pub const ANSWER_LATE: &str = "ANSWER_LATE";
 
 #[rustfmt::skip]
 pub const TABLE: &[ErrorRow] = &[
@@ -170,6 +185,12 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0408", ALREADY_APPLIED, (6, 409), "The stage was applied already",
         "Its result has been published; a stage is published once.",
         "`actum undo ID` takes it back, and an undo can be undone. For more work make a new stage."),
+    row("A0409", BLOBS_UNAVAILABLE, (1, 503), "The object store does not answer",
+        "The object store behind the project cannot be reached, is overloaded, or broke off, and stayed so for 90 seconds. What was to be kept is in the local folder and is sent by the next command that keeps something.",
+        "Try again later. `actum doctor` says whether the object store can be used."),
+    row("A0410", BLOBS_REFUSED, (2, 500), "The object store says no",
+        "The keys are wrong or may not do this, there is no such bucket or container, the region is another one, or a folder is not writable. Asking again would change nothing.",
+        "Check `[blobs]` of actum.toml, `ACTUM_BLOBS` and the variables with the keys; then `actum doctor`."),
     row("A0501", SANDBOX_UNAVAILABLE, (1, 503), "There is no sandbox, or not all of it",
         "This machine does not let Actum build the cell, or a limit that was asked for cannot be enforced here. Nothing was run.",
         "`actum doctor` says what is missing and how to get it. A wall that may be missing is named in `[sandbox] weaker` of actum.toml."),
@@ -230,6 +251,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A1003", TOO_MANY_REQUESTS, (1, 429), "Too many requests",
         "More requests arrived with one token, or more connections were open, than the server takes at a time. Nothing was done.",
         "Wait as long as `Retry-After` says, and send the same request again."),
+    row("A1005", ANSWER_LATE, (4, 504), "The server has no answer in time",
+        "The command behind the request has worked for longer than a request may take: a minute to look, an hour to do. It comes to its end all the same, and what it does is recorded.",
+        "Look whether it is done (`actum status`, `actum list`) before asking again; ask for less at a time."),
 ];
 
 #[cfg(test)]
@@ -266,6 +290,7 @@ mod tests {
             WORKSPACE_REFUSED,
             DISK_FULL,
             CONTENT_DAMAGED,
+            BLOBS_REFUSED,
             STAGING,
             STAGE_BUSY,
             ALREADY_APPLIED,
@@ -276,6 +301,7 @@ mod tests {
             EXECUTION_INTERRUPTED,
             RUN_STATE,
             STORE_UNAVAILABLE,
+            BLOBS_UNAVAILABLE,
             STORE_UNUSABLE,
             STORE_DAMAGED,
             LEDGER_DAMAGED,

@@ -6,5 +6,6 @@
 pub mod client;
 pub mod error;
 pub mod route;
+pub mod stream;
 
 pub use error::{ErrorRow, TABLE};

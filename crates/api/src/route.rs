@@ -77,6 +77,8 @@ pub struct Route {
     pub status: u16,
     /// Whether it takes an Idempotency-Key.
     pub creates: bool,
+    /// Whether it goes on telling what happens, to whoever takes `text/event-stream`.
+    pub streams: bool,
 }
 
 impl Route {
@@ -95,6 +97,17 @@ impl Route {
         self
     }
 
+    const fn streaming(mut self) -> Self {
+        self.streams = true;
+        self
+    }
+
+    /// For looks at what not everybody who may look should see.
+    const fn needs(mut self, need: Need) -> Self {
+        self.need = need;
+        self
+    }
+
     /// Doing it twice is doing it once, without a key.
     const fn without_key(mut self) -> Self {
         self.creates = false;
@@ -104,15 +117,15 @@ impl Route {
 
 const fn get(path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
     let (method, need) = (Method::Get, Need::Read);
-    Route { method, path, command, fixed: &[], args, need, status: 200, creates: false }
+    Route { method, path, command, fixed: &[], args, need, status: 200, creates: false, streams: false }
 }
 
 const fn post(need: Need, path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
-    Route { method: Method::Post, path, command, fixed: &[], args, need, status: 200, creates: true }
+    Route { method: Method::Post, path, command, fixed: &[], args, need, status: 200, creates: true, streams: false }
 }
 
 const fn delete(need: Need, path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
-    Route { method: Method::Delete, path, command, fixed: &[], args, need, status: 200, creates: false }
+    Route { method: Method::Delete, path, command, fixed: &[], args, need, status: 200, creates: false, streams: false }
 }
 
 const fn path(name: &'static str) -> Arg {
@@ -160,7 +173,10 @@ pub const ROUTES: &[Route] = &[
     get("/v1/runs/{run}/decision", &["gate"], RUN),
     post(Operate, "/v1/runs/{run}/replay", &["replay"], &[path("run"), field("live")]),
     get("/v1/runs/{run}/logs", &["logs"], RUN),
+    get("/v1/runs/{run}/events", &["events"], &[path("run"), query("after"), query("types"), query("limit")]).streaming(),
     get("/v1/runs/{run}/contract", &["contract", "show"], RUN),
+    get("/v1/runs/{run}/receipt", &["receipt"], RUN),
+    get("/v1/receipts/{receipt}", &["receipt"], &[path("receipt")]),
     get("/v1/receipts/{receipt}/verification", &["verify"], &[path("receipt")]),
     post(Operate, "/v1/receipts/{receipt}/label", &["dataset", "label"],
         &[path("receipt"), field("expected"), field("score"), field("reason")]),
@@ -269,7 +285,25 @@ pub const ROUTES: &[Route] = &[
     get("/v1/ledger/coherence", &["ledger", "coherence"], &[query("ids"), query("snapshot_at")]),
     get("/v1/ledger/rejected", &["ledger", "rejected"], &[query("limit")]),
 
+    // What happens, as it happens, and who is told of it.
+    get("/v1/events", &["events"], &[query("after"), query("types"), query("limit")]).streaming(),
+    // No key: the answer holds a secret, and would be kept.
+    get("/v1/tokens", &["token", "list"], &[]).needs(Admin),
+    post(Admin, "/v1/tokens", &["token", "create"], &[field("role"), field("name"), field("expires"), field("reason")])
+        .answers(201).without_key(),
+    delete(Admin, "/v1/tokens/{id}", &["token", "revoke"], &[path("id"), query("reason")]),
+    get("/v1/webhooks", &["webhook", "list"], &[]).needs(Admin),
+    post(Admin, "/v1/webhooks", &["webhook", "add"], &[field("url"), field("types"), field("name"), field("reason")]).answers(201),
+    get("/v1/webhooks/{id}", &["webhook", "show"], ID).needs(Admin),
+    delete(Admin, "/v1/webhooks/{id}", &["webhook", "remove"], &[path("id"), query("reason")]),
+    post(Admin, "/v1/webhooks/{id}/test", &["webhook", "test"], ID).without_key(),
+    post(Admin, "/v1/webhooks/{id}/enable", &["webhook", "enable"], WITH_REASON).without_key(),
+
     // The workspace, and what else there is.
+    get("/v1/workspaces", &["workspace", "list"], &[]),
+    post(Operate, "/v1/workspaces", &["workspace", "add"], &[field("name"), field("snapshot"), field("git"), field("commit")]).answers(201),
+    get("/v1/workspaces/{name}", &["workspace", "show"], &[path("name")]),
+    get("/v1/workspaces/{name}/history", &["workspace", "history"], &[path("name"), query("limit"), query("cursor")]),
     get("/v1/snapshots", &["snapshot", "list"], &[]),
     post(Operate, "/v1/snapshots", &["snapshot", "freeze"], &[field("include"), field("exclude"), field("paranoid")]).answers(201),
     get("/v1/snapshots/{id}/diff/{b}", &["snapshot", "diff"], &[path("id"), path("b"), query("stat")]),
@@ -326,7 +360,9 @@ mod tests {
     fn who_only_looks_changes_nothing() {
         for route in ROUTES {
             let reads = route.method == Method::Get;
-            assert_eq!(reads, route.need == Need::Read, "{}", route.path);
+            let is_for_few = ["/v1/webhooks", "/v1/tokens"].iter().any(|path| route.path.starts_with(path));
+            assert_eq!(reads && !is_for_few, route.need == Need::Read, "{}", route.path);
+            assert!(reads || !route.streams, "{}", route.path);
             assert!(!(reads && route.creates) && (200..300).contains(&route.status), "{}", route.path);
             let has_content = route.args.iter().any(|arg| !matches!(arg.place, Place::Path | Place::Query));
             assert!(route.method == Method::Post || !has_content, "{}", route.path);

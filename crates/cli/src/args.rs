@@ -11,9 +11,9 @@ use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, S
 use serde_json::Value;
 
 use crate::command::{
-    apply, approvals, artifact, canon, compile, completions, contract, dataset, diff, doctor, eval, exec, gateway,
-    init, key, ledger, logs, mcp, pointer, predict, prove, resume, run, sandbox, schema, serve, signature, snapshot,
-    spend, stage, status, store, token, tool, trace, undo, worker,
+    apply, approvals, artifact, canon, compile, completions, contract, dataset, diff, doctor, eval, events, exec,
+    gateway, init, key, ledger, logs, mcp, pointer, predict, prove, receipt, resume, run, sandbox, schema, serve,
+    signature, snapshot, spend, stage, status, store, token, tool, trace, undo, webhook, worker, workspace,
 };
 use crate::seat::Seat;
 use crate::ui;
@@ -64,6 +64,10 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
+    /// Send the token to a server elsewhere over http, where others can read it
+    #[arg(long, global = true)]
+    pub insecure: bool,
+
     /// For whom the command runs, if it is not whoever types it.
     #[arg(skip)]
     pub seat: Option<Arc<Seat>>,
@@ -87,6 +91,8 @@ pub(crate) enum Command {
     Replay(prove::Replay),
     /// Check receipts: signature, hashes, chain, ledger
     Verify(prove::Verify),
+    /// The signed receipt of a run, as it was given out
+    Receipt(receipt::Show),
     /// The governance decision on a run: exit 0 on PASS, 1 on FAIL
     Gate(prove::Gate),
     /// Execute what was submitted elsewhere, until stopped
@@ -103,10 +109,15 @@ pub(crate) enum Command {
     /// The workspace store alone: freeze, thaw, compare, list, clean up
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
+    /// Workspaces that no machine owns: make, list, show, put into a folder
+    #[command(subcommand)]
+    Workspace(workspace::Verb),
     /// One execution under the code execution contract
     Exec(exec::Exec),
     /// What a run or an execution has put out
     Logs(logs::Logs),
+    /// What has happened, event by event, and what happens
+    Events(events::Events),
     /// What an agent may call: registered, approved, shown level by level
     #[command(subcommand)]
     Tool(tool::Verb),
@@ -142,9 +153,12 @@ pub(crate) enum Command {
     Trace(trace::Verb),
     /// The commands over HTTP, for whoever has a token
     Serve(serve::Serve),
+    /// Who is told what happens: addresses, added, listed, removed
+    #[command(subcommand)]
+    Webhook(webhook::Verb),
     /// Models for programs outside a cell, metered and within a budget
     Gateway(gateway::Serve),
-    /// The registered tools as an MCP server on stdin and stdout
+    /// Runs and registered tools as an MCP server on stdin and stdout
     Mcp(mcp::Mcp),
     /// What waits for a person
     #[command(subcommand)]

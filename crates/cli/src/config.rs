@@ -14,17 +14,43 @@ use actum_predict::provider::{self, Provider};
 use actum_sandbox::Wall;
 use serde_json::{Map, Value, json};
 
+use crate::contents::{self, BlobsConfig};
 use crate::document::Document;
 use crate::failure::Failure;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Config {
     pub sandbox: SandboxConfig,
+    pub server: ServerConfig,
     pub tools: BTreeMap<String, Tool>,
     pub agents: BTreeMap<String, Agent>,
     pub providers: Vec<Provider>,
     pub prices: Prices,
+    pub retention: Retention,
 }
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ServerConfig {
+    /// Hosts that webhooks may reach though their addresses are not everybody's.
+    pub webhook_hosts: Vec<Host>,
+}
+
+/// For how many days something is kept; nothing: for good.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Retention {
+    pub runs_days: Option<u64>,
+    pub snapshots_days: Option<u64>,
+    pub traces_days: Option<u64>,
+    pub dead_letters_days: Option<u64>,
+}
+
+const RETENTION: [(&str, &str); 4] = [
+    ("runs_days", "logs, patches and recordings of runs that succeeded or were cancelled; receipts stay"),
+    ("snapshots_days", "snapshots and publications that nothing refers to; what is older cannot be undone"),
+    ("traces_days", "traces of questions to models that do not stand in their receipts"),
+    ("dead_letters_days", "documents that the ledger refused"),
+];
+const DAYS_MAX: u64 = 36_500;
 
 #[derive(Debug, Clone)]
 pub(crate) struct SandboxConfig {
@@ -132,9 +158,12 @@ impl Reader {
         for (name, section) in sections {
             match name.as_str() {
                 "sandbox" => config.sandbox = self.sandbox(section),
+                "server" => config.server = self.server(section),
                 "tools" => config.tools = self.tools(section),
                 "agents" => config.agents = self.agents(section),
+                "blobs" => self.blobs(section),
                 "providers" => config.providers = self.providers(section),
+                "retention" => config.retention = self.retention(section),
                 "prices" => match Prices::read(section) {
                     Ok(prices) => config.prices = prices,
                     Err(flaws) => self.flawed(flaws),
@@ -149,6 +178,32 @@ impl Reader {
             }
         }
         config
+    }
+
+    /// Read anew by whoever opens it; here only for its flaws.
+    fn blobs(&mut self, section: &Value) {
+        let Some(keys) = self.table(section, "blobs", "") else { return };
+        BlobsConfig::read(keys, &mut |key, value, expected| self.bad(key, "blobs.", value, expected));
+    }
+
+    fn retention(&mut self, section: &Value) -> Retention {
+        let mut retention = Retention::default();
+        let Some(keys) = self.table(section, "retention", "") else { return retention };
+        for (key, value) in keys {
+            let days = value.as_u64().filter(|days| *days <= DAYS_MAX);
+            let is_known = RETENTION.iter().any(|(name, _)| name == key);
+            if is_known && days.is_none() {
+                self.bad(key, "retention.", value, &format!("a whole number of days up to {DAYS_MAX}; 0 keeps none"));
+            }
+            match key.as_str() {
+                "runs_days" => retention.runs_days = days,
+                "snapshots_days" => retention.snapshots_days = days,
+                "traces_days" => retention.traces_days = days,
+                "dead_letters_days" => retention.dead_letters_days = days,
+                _ => self.bad(key, "retention.", value, &RETENTION.map(|(name, _)| name).join(" or ")),
+            }
+        }
+        retention
     }
 
     fn agents(&mut self, section: &Value) -> BTreeMap<String, Agent> {
@@ -239,6 +294,26 @@ impl Reader {
         config
     }
 
+    fn server(&mut self, section: &Value) -> ServerConfig {
+        let mut config = ServerConfig::default();
+        let Some(keys) = self.table(section, "server", "") else { return config };
+        let at = "server.";
+        for (key, value) in keys {
+            match key.as_str() {
+                "webhook_hosts" => {
+                    for text in self.texts(value, key, at) {
+                        match Host::parse(&text) {
+                            Ok(host) => config.webhook_hosts.push(host),
+                            Err(e) => self.bad(key, at, &json!(text), &e.to_string()),
+                        }
+                    }
+                }
+                _ => self.bad(key, at, value, "webhook_hosts"),
+            }
+        }
+        config
+    }
+
     fn tools(&mut self, section: &Value) -> BTreeMap<String, Tool> {
         let Some(entries) = self.table(section, "tools", "") else { return BTreeMap::new() };
         let mut tools = BTreeMap::new();
@@ -317,7 +392,18 @@ pub(crate) fn schema() -> Value {
     for section in SECTIONS {
         properties.insert(section.to_owned(), json!({"type": "object"}));
     }
+    let server = json!({
+        "webhook_hosts": {"type": "array", "items": {"type": "string"}, "default": [],
+            "description": "hosts that webhooks may reach though their addresses are not everybody's"},
+    });
     properties.insert("sandbox".into(), object(sandbox));
+    properties.insert("blobs".into(), contents::schema());
+    properties.insert("server".into(), object(server));
+    let days = |(name, about): (&str, &str)| {
+        let about = format!("days to keep {about}; without it they are kept for good");
+        (name.to_owned(), json!({"type": "integer", "minimum": 0, "maximum": DAYS_MAX, "description": about}))
+    };
+    properties.insert("retention".into(), object(Value::Object(RETENTION.map(days).into_iter().collect())));
     properties.insert("providers".into(), json!({"type": "object", "additionalProperties": provider::schema()}));
     properties.insert("prices".into(), price::schema());
     properties.insert("agents".into(), json!({"type": "object", "additionalProperties": agent::schema()}));

@@ -33,6 +33,11 @@ impl Failure {
         Self { row: error::named(name), message: message.into(), details: Value::Null, hint: None, place: None }
     }
 
+    /// Whether something that is needed does not answer now, and may later.
+    pub(crate) fn is_passing(&self) -> bool {
+        [error::STORE_UNAVAILABLE, error::BLOBS_UNAVAILABLE].contains(&self.row.name)
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -190,6 +195,10 @@ impl From<actum_workspace::Error> for Failure {
                 Self::new(error::CONTENT_DAMAGED, message)
                     .hint("`actum snapshot freeze --paranoid` stores again what is still in the workspace")
             }
+            Error::Blob(BlobError::Unavailable(_)) => Self::new(error::BLOBS_UNAVAILABLE, message)
+                .hint("nothing is lost: what was not sent yet is sent by the next command that keeps something"),
+            Error::Blob(BlobError::Refused(_)) => Self::new(error::BLOBS_REFUSED, message)
+                .hint("`actum doctor` tries it; it is named by [blobs] of actum.toml or by ACTUM_BLOBS"),
             Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Self::new(error::FILE, message).hint("give yourself access, or leave it out: .gitignore or `--exclude`")
             }

@@ -5,12 +5,24 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
+use actum_ledger::draft;
+use actum_ledger::journal::Range;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use ed25519_dalek::{SigningKey, VerifyingKey};
 
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
+
+/// Keys of other machines are entries of this type.
+const TYPE: &str = "signing_key";
+
+/// Keys that are read: there is one for each machine and each time it was rotated.
+const KEYS_MAX: usize = 10_000;
 
 #[derive(Debug)]
 pub(crate) struct Key {
@@ -43,6 +55,32 @@ impl Key {
             keys.extend(VerifyingKey::from_public_key_pem(&text));
         }
         Ok(keys)
+    }
+
+    /// The same, and those by which other machines sign for the tenant, as the ledger says.
+    pub(crate) fn known_to(open: &Open) -> Result<Vec<VerifyingKey>, Failure> {
+        let mut keys = Self::known(&open.project)?;
+        let range = Range { from: 0, limit: KEYS_MAX, backwards: false, kind: Some(TYPE.to_owned()) };
+        for row in open.waiter.wait(open.waiter.journal.rows(&open.tenant, range))? {
+            let entry: Value = serde_json::from_slice(&row.body).unwrap_or_default();
+            let pem = entry["payload"]["publicKey"].as_str().unwrap_or_default();
+            keys.extend(VerifyingKey::from_public_key_pem(pem));
+        }
+        Ok(keys)
+    }
+
+    /// Tells other machines by which key this one signs. Doing it twice is doing it once.
+    pub(crate) fn announce(&self, open: &Open) -> Result<(), Failure> {
+        let id = format!("key:{}", self.id());
+        if open.waiter.wait(open.waiter.journal.entry(&open.tenant, &id))?.is_some() {
+            return Ok(());
+        }
+        let entry = json!({
+            "id": id, "tenantId": open.tenant.as_str(), "module": "engine", "source": "actum", "type": TYPE,
+            "payload": {"keyId": self.id(), "publicKey": self.public_pem()?, "place": open.place},
+        });
+        open.waiter.wait(open.waiter.journal.append(draft::read_value(entry, Timestamp::now())))?;
+        Ok(())
     }
 
     /// A new key from now on. The public half of the old one stays, so that what it signed can be checked.

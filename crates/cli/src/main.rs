@@ -7,19 +7,29 @@ mod capture;
 mod cell;
 mod command;
 mod config;
+mod contents;
 mod document;
 mod execution;
 mod face;
 mod failure;
+mod feed;
+mod hook;
+mod housekeeping;
 mod key;
+mod log;
+mod metrics;
 mod model;
 mod progress;
 mod project;
 mod protect;
 mod purse;
 mod reference;
+mod repository;
+mod retention;
 mod run;
 mod seat;
+mod shared;
+mod telemetry;
 mod tool;
 mod ui;
 mod workspace;
@@ -49,6 +59,7 @@ fn main() -> ExitCode {
         Ok(None) => command::run(parsed, ahead, &mut out),
         Err(failure) => Err(failure),
     };
+    telemetry::end();
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(failure) => out.fail(&failure),

@@ -11,6 +11,7 @@ use actum_kernel::{Phase, State, Verdict};
 use actum_ledger::run::Run;
 
 use crate::command::run::seconds;
+use crate::log;
 use crate::ui::{Out, clean, note};
 
 /// How runs are shown.
@@ -59,8 +60,8 @@ impl Progress {
     }
 
     /// For who works on without end.
-    pub(crate) fn lines(out: &Out) -> Self {
-        let style = if out.quiet() || out.json { Style::Nothing } else { Style::Lines };
+    pub(crate) fn unless_logged(out: &Out) -> Self {
+        let style = if out.quiet() || out.json || log::is_on() { Style::Nothing } else { Style::Lines };
         Self { style, board: Arc::default() }
     }
 

@@ -9,6 +9,7 @@ use actum_store::blob::Folder as Blobs;
 use actum_store::{Location, Older, Store};
 
 use crate::args::Global;
+use crate::contents::{self, Shelf};
 use crate::failure::Failure;
 use crate::seat::Seat;
 use crate::ui::Out;
@@ -32,7 +33,7 @@ impl Project {
             .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
-        Ok(Self { root, store: global.store.clone(), seat: None })
+        Ok(Self { root, store: named_store(global), seat: None })
     }
 
     /// The project that a seat is in.
@@ -49,7 +50,7 @@ impl Project {
         let folder = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = folder.as_deref().and_then(|folder| folder.ancestors().find(marked).map(Path::to_owned));
-        Ok(root.map_or(here, |root| Self { root, store: global.store.clone(), seat: None }))
+        Ok(root.map_or(here, |root| Self { root, store: named_store(global), seat: None }))
     }
 
     /// The same project once more, for whoever wants one of its own.
@@ -79,9 +80,24 @@ impl Project {
         }
     }
 
+    /// Whether it is open for somebody to whom its files do not belong.
+    pub(crate) fn is_guest(&self) -> Result<bool, Failure> {
+        Ok(self.tenant()?.as_str() != LOCAL_TENANT)
+    }
+
     /// Contents by their digest.
     pub(crate) fn blobs(&self) -> Result<Arc<Blobs>, Failure> {
-        Ok(Arc::new(Blobs::open(&self.folder()?.join("blobs"))?))
+        Ok(Arc::new(self.shelf(Shelf::Blobs)?))
+    }
+
+    /// Contents of one kind, for whom the project is open.
+    pub(crate) fn shelf(&self, shelf: Shelf) -> Result<Blobs, Failure> {
+        contents::open(&self.root, &self.folder()?, &self.tenant()?, shelf)
+    }
+
+    /// By what other machines know that they have the same contents; nothing if they cannot.
+    pub(crate) fn contents_name(&self) -> Result<Option<String>, Failure> {
+        Ok(contents::far(&self.root)?.map(|far| far.shown()))
     }
 
     /// The project's own folder, made on first use and kept out of version control.
@@ -122,6 +138,11 @@ impl Project {
         };
         Ok(actum_store::open(&location, older).await?)
     }
+}
+
+/// The store that was asked for; by a variable too, because a password does not belong among the words of a command.
+fn named_store(global: &Global) -> Option<String> {
+    global.store.clone().or_else(|| std::env::var("ACTUM_STORE").ok().filter(|url| !url.is_empty()))
 }
 
 /// Whether a project has its things there. A folder that a snapshot of another project was restored to has some too.

@@ -25,6 +25,10 @@ pub(crate) struct Seat {
     pub root: PathBuf,
     /// Where things lie that are not in the store.
     pub home: PathBuf,
+    /// The span of whoever asks, as a `traceparent`.
+    pub trace: Option<String>,
+    /// What this one asks for is named so each time he asks for it; to be done once.
+    pub once: Option<Digest>,
 }
 
 impl std::fmt::Debug for Seat {
@@ -37,7 +41,15 @@ impl Seat {
     /// A seat of a tenant in a project whose store is open.
     pub(crate) fn new(store: Arc<dyn Store>, waiter: Waiter, tenant: Tenant, actor: String, root: PathBuf) -> Self {
         let home = home_of(&root, &tenant);
-        Self { store, waiter, tenant, actor, root, home }
+        Self { store, waiter, tenant, actor, root, home, trace: None, once: None }
+    }
+
+    pub(crate) fn traced(self, trace: Option<String>) -> Self {
+        Self { trace, ..self }
+    }
+
+    pub(crate) fn once(self, once: Option<Digest>) -> Self {
+        Self { once, ..self }
     }
 
     /// The folder for what is not in the store, made on first use.
@@ -55,16 +67,21 @@ impl Seat {
 /// Where a tenant's things lie. A name may be anything; what could lead elsewhere, or looks like another one to a file system,
 /// is not taken for a folder's.
 pub(crate) fn home_of(root: &Path, tenant: &Tenant) -> PathBuf {
-    let (own, name) = (root.join(".actum"), tenant.as_str());
-    if name == LOCAL_TENANT {
+    let own = root.join(".actum");
+    if tenant.as_str() == LOCAL_TENANT {
         return own;
     }
+    own.join("tenants").join(folder_of(tenant))
+}
+
+/// A name for a folder, of its own for every tenant.
+pub(crate) fn folder_of(tenant: &Tenant) -> String {
+    let name = tenant.as_str();
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-';
-    let folder = match name.len() <= FOLDER_CHARS_MAX && name.chars().all(is_plain) {
+    match name.len() <= FOLDER_CHARS_MAX && name.chars().all(is_plain) {
         true => name.to_owned(),
         false => format!("={}", Digest::sha256(name.as_bytes()).to_hex()),
-    };
-    own.join("tenants").join(folder)
+    }
 }
 
 #[cfg(test)]

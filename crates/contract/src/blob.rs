@@ -18,6 +18,12 @@ pub trait Blobs: Send + Sync + Debug {
     /// after pieces have been written: the receiver throws them away.
     fn copy(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError>;
 
+    /// Brings contents near that will be asked for soon. Those that are here already cost nothing, and one that is unknown is
+    /// no error.
+    fn fetch(&self, _digests: &[Digest]) -> Result<(), BlobError> {
+        Ok(())
+    }
+
     /// Begins to store. Until the batch is dropped, nothing stored before or in it is swept away: whoever needs the
     /// contents to stay makes his reference to them durable first.
     fn batch(&self) -> Result<Box<dyn Batch + '_>, BlobError>;
@@ -49,6 +55,12 @@ pub enum BlobError {
     Damaged(Digest, String),
     #[error("{0} was made by a newer version of this program")]
     Newer(String),
+    /// The place they are in is away: the same may work later, and nothing is lost.
+    #[error("{0}; try again later")]
+    Unavailable(String),
+    /// The place they are in says no, and will say so again.
+    #[error("{0}")]
+    Refused(String),
     #[error("cannot {doing} {place}: {source}")]
     Io { doing: &'static str, place: String, source: io::Error },
 }

@@ -24,8 +24,11 @@ use crate::wait::Waiter;
 pub struct Agreement {
     pub work_item: WorkItem,
     pub agent: Agent,
-    /// Absolute, on the machine that the run's place names.
+    /// Absolute, on the machine that the run's place names; of a shared workspace, where its stages are to be seen.
     pub workspace: PathBuf,
+    /// The name of the workspace, if it is a shared one: then there is no such folder anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
     /// Everything but publishing.
     #[serde(default)]
     pub draft: bool,
@@ -35,6 +38,9 @@ pub struct Agreement {
     pub dependencies: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_of: Option<ForkOf>,
+    /// The span of whoever submitted it, as a `traceparent`, for telemetry only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// The run that another was forked from, and how many of its events were taken along.

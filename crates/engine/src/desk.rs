@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use actum_kernel::{Desk, Event, Why};
-use actum_ledger::draft::Submission;
+use actum_kernel::{Desk, Event, Recorded, Why};
+use actum_ledger::draft::{self, Submission};
 use actum_ledger::journal::{JournalError, Work};
 use actum_ledger::run::{Commit, End, Held, NewEvent, Written};
+use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::wait::Waiter;
 
@@ -178,16 +180,38 @@ impl Desk for Open<'_> {
         self.stop.on_stop(call);
     }
 
-    fn record(&self, event: Event) -> bool {
-        let written = self.pen.is_none_or(|pen| pen.write(std::slice::from_ref(&event), Vec::new(), None).is_ok());
-        if written {
-            locked(&self.recorded).push(event);
+    fn record(&self, event: Event) -> Recorded {
+        self.put_down(event, Vec::new())
+    }
+
+    fn record_with(&self, event: Event, entry: Value) -> Recorded {
+        // What was kept so far must not be lost with an entry that is refused.
+        match self.pen.map_or(Ok(()), |pen| pen.write(&[], Vec::new(), None)) {
+            Ok(()) => self.put_down(event, vec![draft::read_value(entry, Timestamp::now())]),
+            Err(e) => came_of(&e),
         }
-        written
+    }
+}
+
+fn came_of(e: &NotWritten) -> Recorded {
+    match e {
+        NotWritten::Lost => Recorded::Lost,
+        NotWritten::Refused(_) => Recorded::Refused,
+        NotWritten::Store(_) => Recorded::Unknown,
     }
 }
 
 impl Open<'_> {
+    fn put_down(&self, event: Event, entries: Vec<Submission>) -> Recorded {
+        match self.pen.map_or(Ok(()), |pen| pen.write(std::slice::from_ref(&event), entries, None)) {
+            Ok(()) => {
+                locked(&self.recorded).push(event);
+                Recorded::Done
+            }
+            Err(e) => came_of(&e),
+        }
+    }
+
     pub(crate) fn take(self) -> Vec<Event> {
         self.recorded.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -34,6 +34,17 @@ pub const CRASH_POINTS: &[&str] = &[
     "run.ended",
 ];
 
+/// How often a run is taken up before what keeps it from going on counts as its end.
+const EPOCHS_MAX: u64 = 500;
+
+/// Why there are no hands for a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoHands {
+    /// Something that is needed does not answer; later it may.
+    PutOff(String),
+    Never(String),
+}
+
 /// Makes hands for runs.
 pub trait Workshop: Send + Sync {
     /// `contract_hash` and `agreement` are what the run was agreed on, asserted; `state` is where it stands.
@@ -43,7 +54,7 @@ pub trait Workshop: Send + Sync {
         contract_hash: &str,
         agreement: &Agreement,
         state: &State,
-    ) -> Result<Box<dyn Hands>, String>;
+    ) -> Result<Box<dyn Hands>, NoHands>;
 
     /// Whose runs these are.
     fn tenant(&self) -> Tenant;
@@ -71,12 +82,17 @@ impl Driver<'_> {
     pub(crate) fn drive(&self, run: &Run, stop: &Arc<Stop>) {
         let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
         let pen = Pen::new(held, run.version, self.waiter.clone(), Arc::clone(stop));
+        self.watch.taken(run);
         crash::pass(CRASH_POINTS, "run.taken");
         match self.try_drive(run, &pen, stop) {
-            Ok(()) | Err(NotWritten::Lost) => {}
+            Ok(()) => {}
+            Err(NotWritten::Lost) => self.watch.lost(run),
             Err(NotWritten::Refused(why)) => self.give_up(run, stop, &why),
             // The store does not answer: the lease runs out and somebody tries again.
-            Err(e) => self.watch.remark(run, &e.to_string()),
+            Err(e) => {
+                self.watch.remark(run, &e.to_string());
+                self.watch.lost(run);
+            }
         }
     }
 
@@ -121,7 +137,8 @@ impl Driver<'_> {
         let hash = read.contract.hash.to_hex();
         let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
             Ok(hands) => hands,
-            Err(message) => {
+            Err(NoHands::PutOff(why)) if self.may_put_off(run) => return self.put_off(run, pen, &why),
+            Err(NoHands::PutOff(message) | NoHands::Never(message)) => {
                 let fault = Event::Faulted { code: "WORKSPACE_UNAVAILABLE".into(), message, retryable: true };
                 let decision = decide(&mut state, fault);
                 let verdict = verdict_of(&state);
@@ -139,7 +156,11 @@ impl Driver<'_> {
         while let Some(effect) = next(&state) {
             self.watch.see(run, &state);
             if let Effect::Finish(verdict) = &effect {
-                let finished = hands.finish(verdict, &state).unwrap_or_else(|why| {
+                let finished = hands.finish(verdict, &state);
+                if let Some(why) = hands.put_off().filter(|_| self.may_put_off(run)) {
+                    return self.put_off(run, pen, &why);
+                }
+                let finished = finished.unwrap_or_else(|why| {
                     self.watch.remark(run, &format!("there is no receipt: {why}"));
                     Finished { outcome: outcome_without_receipt(verdict, &state), entries: Vec::new() }
                 });
@@ -159,13 +180,17 @@ impl Driver<'_> {
                 Some(_) => Event::Stopped { cancelled: false, reason: String::new() },
                 None => perform(&mut *hands, &effect, &mut state, stop, Some(pen)),
             };
+            if let Some(why) = hands.put_off().filter(|_| self.may_put_off(run) && !is_published(&event)) {
+                return self.put_off(run, pen, &why);
+            }
             match stop.why() {
-                Some(Why::Lost) => return Ok(()),
+                Some(Why::Lost) => return Err(NotWritten::Lost),
                 // Another worker goes on where this one leaves.
                 Some(Why::Interrupted) if self.hands_back && !is_published(&event) => {
                     let end = End { state: RunState::Queued, outcome: None, capsule: None };
                     pen.write(&[], Vec::new(), Some(end))?;
                     hands.leave(&Verdict::ended(Status::Failure, code::INTERRUPTED, "handed back"));
+                    self.watch.handed_back(run);
                     return Ok(());
                 }
                 // What is published is published; everything else is given up.
@@ -187,6 +212,19 @@ impl Driver<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// What was taken up so often without an end is not kept from it by something that is away for a while.
+    fn may_put_off(&self, run: &Run) -> bool {
+        self.hands_back && run.epoch < EPOCHS_MAX
+    }
+
+    /// Gives a run back that cannot go on here and now; what it has done is on record.
+    fn put_off(&self, run: &Run, pen: &Pen, why: &str) -> Result<(), NotWritten> {
+        self.watch.remark(run, &format!("put off: {why}"));
+        pen.write(&[], Vec::new(), Some(End { state: RunState::Queued, outcome: None, capsule: None }))?;
+        self.watch.handed_back(run);
         Ok(())
     }
 

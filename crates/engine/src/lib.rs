@@ -16,7 +16,7 @@ mod worker;
 
 pub use agreement::{Agreement, BadAgreement, ForkOf, Lineage, is_altered, read_agreement};
 pub use change::{CancelError, Cancelled, Done, ResumeError, Resumed, cancel, note, resume};
-pub use drive::{CRASH_POINTS, Workshop, events_of, rehearse, story};
+pub use drive::{CRASH_POINTS, NoHands, Workshop, events_of, rehearse, story};
 pub use gate::{Governed, govern};
 pub use submit::{SubmitError, Submitted, Wanted, submit};
 pub use wait::Waiter;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use actum_contract::Contract;
 use actum_contract::agent::Agent;
+use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_contract::work::{Publish, WorkItem};
 use actum_ledger::journal::JournalError;
-use actum_ledger::run::{NewRun, Run, RunState, Written};
+use actum_ledger::run::{Filter, NewRun, Run, RunState, Written};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -22,11 +23,17 @@ pub struct Wanted {
     pub tenant: Tenant,
     pub place: String,
     pub workspace: PathBuf,
+    /// The name of a shared workspace.
+    pub shared: Option<String>,
     /// The workspace as it is now.
     pub tree: String,
     pub contract: Contract,
     pub items: Vec<(WorkItem, Agent)>,
     pub draft: bool,
+    /// The span of whoever submits, as a `traceparent`.
+    pub trace: Option<String>,
+    /// What whoever asks twice says both times: then it is submitted once.
+    pub once: Option<Digest>,
 }
 
 /// A submission: its id, and the id of each item's run.
@@ -47,11 +54,30 @@ pub enum SubmitError {
 }
 
 pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError> {
-    let Wanted { tenant, place, workspace, tree, contract, items, draft } = wanted;
-    let submission = Uuid::now_v7().to_string();
+    let Wanted { tenant, place, workspace, shared, tree, contract, items, draft, trace, once } = wanted;
+    let now = Timestamp::now();
+    let order: Vec<String> = items.iter().map(|(item, _)| item.id.clone()).collect();
+    let (submission, before) = match once {
+        None => (Uuid::now_v7().to_string(), None),
+        Some(once) => {
+            // By the day, because the same may be wanted again on another one; yesterday's is asked for as long as it counts.
+            let day = now.as_second() / DAY_SECONDS;
+            let [today, yesterday] = [day, day - 1].map(|day| named_by(once, day).to_string());
+            (today, Some(yesterday))
+        }
+    };
+    // The answer to the first time was lost on its way, or what the store said to it.
+    if let Some(yesterday) = before {
+        for known in [&submission, &yesterday] {
+            if let Some(first) = find(waiter, &tenant, known, &order, now)? {
+                return Ok(first);
+            }
+        }
+    }
+    let owner = tenant.clone();
     let ids: BTreeMap<String, String> =
         items.iter().map(|(item, _)| (item.id.clone(), Uuid::now_v7().to_string())).collect();
-    let snapshot_at = time(Timestamp::now());
+    let snapshot_at = time(now);
     let hash = contract.hash.to_hex();
     let (mut entries, mut agreements) = (Vec::new(), BTreeMap::new());
     let (mut runs, mut made) = (Vec::new(), Vec::new());
@@ -86,22 +112,60 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
             work_item: item,
             agent,
             workspace: workspace.clone(),
+            shared: shared.clone(),
             draft,
             lineage,
             dependencies,
             fork_of: None,
+            trace: trace.clone(),
         };
         agreements.insert(run.id.clone(), agreement.digest());
         runs.push(NewRun { metadata: agreement::write(&contract, &agreement), ..run });
     }
-    let place = workspace.display().to_string();
+    let place = shared.unwrap_or_else(|| workspace.display().to_string());
     // First of all: the rest stands on it.
     entries.insert(0, entry::snapshot(tenant.as_str(), &submission, (&place, &tree), &snapshot_at, &agreements));
     match waiter.wait(waiter.runs.submit(runs, entries))? {
         Written::Done => Ok(Submitted { submission, runs: made }),
         Written::Lost => Err(SubmitError::Exists),
-        Written::Refused(refusal) => Err(SubmitError::Refused(refusal.message)),
+        // Asked twice at once, of two servers: whoever was first stands in the ledger.
+        Written::Refused(refusal) => {
+            match once.map(|_| find(waiter, &owner, &submission, &order, now)).transpose()?.flatten() {
+                Some(first) => Ok(first),
+                None => Err(SubmitError::Refused(refusal.message)),
+            }
+        }
     }
+}
+
+/// For so long the same under the same key is the same submission, as answers are kept.
+const DAY_SECONDS: i64 = 24 * 60 * 60;
+
+/// An id that the same gets all day.
+fn named_by(once: Digest, day: i64) -> Uuid {
+    let digest = Digest::sha256_parts(&[&once.0, &day.to_be_bytes()]);
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(digest.0).for_each(|(to, from)| *to = from);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+/// A submission that is there already, of the last day.
+fn find(
+    waiter: &Waiter,
+    tenant: &Tenant,
+    submission: &str,
+    order: &[String],
+    now: Timestamp,
+) -> Result<Option<Submitted>, JournalError> {
+    let filter = Filter { submission: Some(submission.to_owned()), limit: order.len().max(1), ..Filter::default() };
+    let found = waiter.wait(waiter.runs.runs(tenant, filter))?;
+    let since_ms = now.as_millisecond() - DAY_SECONDS * 1_000;
+    let run_of = |item: &String| {
+        let run = found.iter().find(|run| run.item == *item && run.created_ms >= since_ms)?;
+        Some((run.id.clone(), item.clone()))
+    };
+    let runs: Vec<(String, String)> = order.iter().filter_map(run_of).collect();
+    Ok((!runs.is_empty()).then(|| Submitted { submission: submission.to_owned(), runs }))
 }
 
 /// A new run as its events name it.

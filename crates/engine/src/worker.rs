@@ -23,7 +23,8 @@ use crate::wait::Waiter;
 pub struct Settings {
     /// Unique among all workers, also those that are gone.
     pub owner: String,
-    pub place: String,
+    /// Where its runs are: this machine's own, and those that any machine can take.
+    pub places: Vec<String>,
     pub lease: Duration,
     pub jobs: usize,
     /// Only these runs, and only until all of them are over.
@@ -36,6 +37,14 @@ pub trait Watch: Send + Sync {
     fn see(&self, run: &Run, state: &State);
     fn ended(&self, run: &Run, verdict: &Verdict);
     fn remark(&self, run: &Run, text: &str);
+    /// Before anything else of a run that was claimed.
+    fn taken(&self, _run: &Run) {}
+    /// Somebody else has it now.
+    fn lost(&self, _run: &Run) {}
+    /// It went back into the queue, for others.
+    fn handed_back(&self, _run: &Run) {}
+    /// The store does not answer; what was meant is tried again.
+    fn trouble(&self, _text: &str) {}
 }
 
 /// How often the store is asked whether somebody wants a run to stop: well within a second.
@@ -164,7 +173,8 @@ impl Engine {
                 Ok(false) => {}
                 // Somebody waits for the one, and is told; a worker goes on when the store does.
                 Err(e) if self.settings.submission.is_some() => return Err(e),
-                Err(_) => {
+                Err(e) => {
+                    self.watch.trouble(&e.to_string());
                     let busy = locked(&self.busy);
                     drop(self.freed.wait_timeout(busy, RETRY_AFTER));
                 }
@@ -223,15 +233,23 @@ impl Engine {
     }
 
     fn claim(&self, free: usize, gone: &[String]) -> Result<Vec<Run>, JournalError> {
-        let Settings { owner, place, lease, submission, .. } = &self.settings;
-        self.waiter.wait(self.waiter.runs.claim(Claim {
-            owner: owner.clone(),
-            place: place.clone(),
-            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
-            runs_max: free,
-            submission: submission.clone(),
-            dead: gone.to_vec(),
-        }))
+        let Settings { owner, places, lease, submission, .. } = &self.settings;
+        let mut claimed = Vec::new();
+        for place in places {
+            let runs_max = free - claimed.len();
+            if runs_max == 0 {
+                break;
+            }
+            claimed.extend(self.waiter.wait(self.waiter.runs.claim(Claim {
+                owner: owner.clone(),
+                place: place.clone(),
+                lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+                runs_max,
+                submission: submission.clone(),
+                dead: gone.to_vec(),
+            }))?);
+        }
+        Ok(claimed)
     }
 
     /// Whether there is nothing more to wait for.
@@ -242,7 +260,7 @@ impl Engine {
             let filter = Filter {
                 state: Some(state),
                 submission: Some(submission.clone()),
-                place: Some(self.settings.place.clone()),
+                place: None,
                 before: None,
                 limit: OVER_PAGE,
             };
@@ -257,7 +275,10 @@ impl Engine {
     /// Ends runs that wait for one that will never succeed.
     fn sweep(&self) -> Result<(), JournalError> {
         loop {
-            let doomed = self.waiter.wait(self.waiter.runs.doomed(&self.settings.place))?;
+            let mut doomed = Vec::new();
+            for place in &self.settings.places {
+                doomed.extend(self.waiter.wait(self.waiter.runs.doomed(place))?);
+            }
             if doomed.is_empty() {
                 return Ok(());
             }
@@ -338,7 +359,11 @@ impl Engine {
                 self.waiter.wait(self.waiter.runs.look_after(&held))
             };
             // A store that does not answer now may answer later; every write asks it again who has the run.
-            for about in heard.unwrap_or_default() {
+            let heard = heard.unwrap_or_else(|e| {
+                self.watch.trouble(&e.to_string());
+                Vec::new()
+            });
+            for about in heard {
                 let stop = locked(&self.held).get(&about.run).map(|(_, stop)| Arc::clone(stop));
                 match stop {
                     Some(stop) if about.lost => stop.stop(Why::Lost),

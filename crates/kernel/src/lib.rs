@@ -18,6 +18,6 @@ pub use decide::{Decision, Effect, decide, next};
 pub use event::{Act, Acted, Changed, Checked, Denial, End, Event, Failed, MODEL, Plan, Step, Tested, ToolOp, Totals};
 pub use light::{FILE_BYTES_LOOKED_AT, look_at};
 pub use limit::{Admission, admit, is_env_file};
-pub use port::{Desk, Finished, Hands, Why};
+pub use port::{Desk, Finished, Hands, Recorded, Why};
 pub use result::{Metrics, RunResult, Spent, Status, Verdict, code};
 pub use state::{Agreed, Phase, Phases, State};

@@ -28,13 +28,34 @@ pub trait Desk: Sync {
 
     /// Writes an event down before something is done that cannot be taken back. Not if the run is lost: then nothing may
     /// be done.
-    fn record(&self, event: Event) -> bool;
+    fn record(&self, event: Event) -> Recorded;
+
+    /// The same together with an entry of the ledger: both or neither, and only by whoever has the run.
+    fn record_with(&self, event: Event, entry: Value) -> Recorded;
+}
+
+/// What came of writing something down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    Done,
+    /// The ledger does not take the entry: somebody else was first.
+    Refused,
+    /// Somebody else has the run: nothing may be done.
+    Lost,
+    /// The store does not answer: whoever takes the run up again finds out.
+    Unknown,
 }
 
 /// What perform effects of one run, in the order in which they are due. Made anew for a run that is taken over.
 pub trait Hands: Send {
     /// Does it, and tells what came of it. What cannot be done is told as `Faulted`.
     fn perform(&mut self, effect: &Effect, state: &State, desk: &dyn Desk) -> Event;
+
+    /// Why what was just asked could not be done here and now, though it may be later: the run is nobody's failure then, and
+    /// goes back to whoever can.
+    fn put_off(&self) -> Option<String> {
+        None
+    }
 
     /// The receipt and the result of an attempt that is over. Doing it twice does no harm.
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String>;

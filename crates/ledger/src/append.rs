@@ -18,6 +18,7 @@ use crate::draft::{self, Draft, Submission};
 use crate::entry::{Entry, Seal, seal};
 use crate::event::{self, Event};
 use crate::gate::{self, Gated, gate};
+use crate::head::Head;
 use crate::merkle::{self, Frontier, Node};
 use crate::pointer::Moved;
 use crate::refusal::{Code, Refusal, Violation};
@@ -80,6 +81,7 @@ pub struct Appended {
     pub registered: Option<Box<Registered>>,
     pub moved: Option<Box<Moved>>,
     pub granted: Option<Box<Token>>,
+    pub headed: Option<Box<Head>>,
     pub supersedes: Vec<String>,
     /// Inner nodes of the tree to be kept.
     pub nodes: Vec<(Node, Digest)>,
@@ -213,6 +215,7 @@ impl Pages {
             registered: draft.registered.clone(),
             moved: draft.moved.clone(),
             granted: draft.granted.clone(),
+            headed: draft.headed.clone(),
             supersedes: draft.supersedes.clone(),
             nodes,
         }
@@ -249,6 +252,7 @@ pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
         registered: draft.registered,
         moved: draft.moved,
         granted: draft.granted,
+        headed: draft.headed,
         supersedes: draft.supersedes,
         nodes,
     })
@@ -278,16 +282,19 @@ fn check_lineage(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
     Err(Refusal::new(Code::UnknownLineage, message, violations))
 }
 
-/// A change of the registry, of a pointer or of a token follows the one before it.
+/// A change of the registry, of a pointer, of a token or of a head follows the one before it.
 fn check_change(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
-    let (follows, n, what) = match (&draft.registered, &draft.moved, &draft.granted) {
-        (Some(registered), ..) => {
-            let Registered { kind, item } = &**registered;
-            (registered.follows(), item.n, format!("{kind} {:?}", item.id))
-        }
-        (None, Some(moved), _) => (moved.follows(), moved.n, format!("the pointer of {:?}", moved.signature)),
-        (None, None, Some(token)) => (token.follows(), token.n, format!("token {}", token.id)),
-        (None, None, None) => return Ok(()),
+    let (follows, n, what) = if let Some(registered) = &draft.registered {
+        let Registered { kind, item } = &**registered;
+        (registered.follows(), item.n, format!("{kind} {:?}", item.id))
+    } else if let Some(moved) = &draft.moved {
+        (moved.follows(), moved.n, format!("the pointer of {:?}", moved.signature))
+    } else if let Some(token) = &draft.granted {
+        (token.follows(), token.n, format!("token {}", token.id))
+    } else if let Some(head) = &draft.headed {
+        (head.follows(), head.n, format!("the workspace {:?}", head.workspace))
+    } else {
+        return Ok(());
     };
     match follows.filter(|before| !pages.entries.contains_key(before)) {
         None => Ok(()),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::access::{self, Token};
 use crate::event::{self, Event, Fields};
+use crate::head::{self, Head};
 use crate::pointer::{self, Moved};
 use crate::refusal::{Code, Refusal, Violation};
 use crate::registry::{self, Registered};
@@ -67,6 +68,7 @@ pub struct Draft {
     pub registered: Option<Box<Registered>>,
     pub moved: Option<Box<Moved>>,
     pub granted: Option<Box<Token>>,
+    pub headed: Option<Box<Head>>,
 }
 
 const TOP: [&str; 10] =
@@ -161,7 +163,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         }
     };
 
-    let (mut event, mut registered, mut moved, mut granted) = (None, None, None, None);
+    let (mut event, mut registered, mut moved, mut granted, mut headed) = (None, None, None, None, None);
     let id = if is_event {
         event = event::read(&mut top, payload, created_at.map(|(_, at)| at));
         if top.get("id").is_some() {
@@ -179,6 +181,10 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
     } else if kind == Some(access::TYPE) {
         let (id, row) = access::read(&mut top, payload, tenant.as_ref()).unzip();
         granted = row.map(Box::new);
+        id
+    } else if kind == Some(head::TYPE) {
+        let (id, row) = head::read(&mut top, payload).unzip();
+        headed = row.map(Box::new);
         id
     } else {
         read_other(&mut top, kind)
@@ -212,6 +218,7 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
         registered,
         moved,
         granted,
+        headed,
     })
 }
 
@@ -300,7 +307,8 @@ impl Draft {
         let registered = self.registered.as_ref().and_then(|registered| registered.follows());
         let moved = || self.moved.as_ref().and_then(|moved| moved.follows());
         let granted = || self.granted.as_ref().and_then(|token| token.follows());
-        let follows = registered.or_else(moved).or_else(granted);
+        let headed = || self.headed.as_ref().and_then(|head| head.follows());
+        let follows = registered.or_else(moved).or_else(granted).or_else(headed);
         let named = self.depends_on.iter().chain(&self.supersedes).map(|id| Cow::Borrowed(id.as_str()));
         named.chain(follows.map(Cow::Owned))
     }

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::refusal::Violation;
-use crate::{access, pointer, registry, spend};
+use crate::{access, head, pointer, registry, spend, webhook};
 
 /// A type, and what writes it.
 struct Type {
@@ -14,7 +14,7 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 11] = [
+const TYPES: [Type; 18] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
     Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
     Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
@@ -25,16 +25,26 @@ const TYPES: [Type; 11] = [
     Type { name: "prediction_dataset", by: "whoever makes a dataset: use `actum dataset`" },
     Type { name: "compile_report", by: "the compiler alone: use `actum compile`" },
     Type { name: "eval_report", by: "whoever scores an artifact: use `actum eval`" },
+    Type { name: "receipt", by: "whoever finishes the run: use `actum run`" },
+    Type { name: "workspace_snapshot", by: "whoever freezes a workspace: use `actum run`" },
+    Type { name: "workspace_publication", by: "whoever publishes: use `actum apply`" },
+    Type { name: "tool_execution", by: "whoever executes: use `actum exec` and `actum tool call`" },
     Type { name: access::TYPE, by: "whoever makes and revokes tokens: use `actum token`" },
+    Type { name: head::TYPE, by: "whoever publishes to a shared workspace: use `actum run`" },
+    Type { name: "signing_key", by: "whoever signs: use `actum key`" },
+    Type { name: webhook::TYPE, by: "whoever adds and removes webhooks: use `actum webhook`" },
 ];
 
 /// How ids begin that nobody else may bring.
-const PREFIXES: [(&str, &str); 5] = [
+const PREFIXES: [(&str, &str); 8] = [
     ("spend:", "changes about money"),
     ("prediction:", "predictions"),
     ("signature:", "signatures"),
     ("rollout:", "artifacts, pointers, datasets and what is found with them"),
     ("access:", "changes about who may enter"),
+    ("key:", "keys that sign"),
+    (head::ID_PREFIX, "heads of shared workspaces"),
+    (webhook::ID_PREFIX, "changes of webhooks"),
 ];
 
 /// The names of the types.
@@ -78,7 +88,14 @@ mod tests {
             "prediction_dataset",
             "compile_report",
             "eval_report",
+            "receipt",
+            "workspace_snapshot",
+            "workspace_publication",
+            "tool_execution",
             "access_change",
+            "workspace_head",
+            "signing_key",
+            "webhook_change",
         ];
         assert!(types().eq(kinds));
         for kind in kinds {
@@ -92,6 +109,7 @@ mod tests {
             "registry:tool:grep:1",
             "access:token:0:1",
             "access:",
+            "webhook:",
         ] {
             assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
         }
@@ -110,6 +128,7 @@ mod tests {
             "rollouts:1",
             "access",
             "accesses:1",
+            "webhooks:1",
         ] {
             assert_eq!(path(json!({"type": "note", "id": id})), None, "{id}");
         }

@@ -29,6 +29,16 @@ impl Kind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
     }
 
+    /// What telemetry calls such a provider, where it has a name for it.
+    pub fn known_as(self) -> Option<&'static str> {
+        match self {
+            Self::OpenAi => Some("openai"),
+            Self::Anthropic => Some("anthropic"),
+            Self::Gemini => Some("gcp.gemini"),
+            Self::Recorded => None,
+        }
+    }
+
     /// Whether it understands a protocol.
     pub fn speaks(self, protocol: Protocol) -> bool {
         match self {

@@ -81,7 +81,7 @@ impl Refused {
     }
 
     /// The same with a status that says more than the row's: what is wrong with the request as such.
-    pub(crate) fn with_status(self, status: u16) -> Self {
+    pub fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
     }
 }

@@ -38,7 +38,7 @@ struct Door {
 
 pub(crate) fn router(token: &str, turns: Arc<Turns>, patience: Duration) -> Router {
     let cancels = Arc::new(mcp::UnderWay::default());
-    let mcp = mcp::over_http(mcp::Server::new(Arc::clone(&turns), Arc::clone(&cancels)));
+    let mcp = mcp::over_http(mcp::Server::new(Arc::clone(&turns), Arc::clone(&cancels)), BODY_BYTES_MAX);
     let inside = Router::new()
         .route("/v1/adapters", get(list))
         .route("/v1/tools/{id}", get(show))
@@ -94,7 +94,7 @@ async fn admit(door: &Door, request: Request) -> Result<Request, Refused> {
         return Err(bad(&format!("more than {BODY_VALUES_MAX} values")).with_status(413));
     }
     if below == "/mcp" {
-        door.cancels.hear(&content);
+        door.cancels.hear("", &content);
     }
     Ok(Request::from_parts(head, Body::from(content)))
 }

@@ -10,13 +10,14 @@ mod fields;
 mod http;
 mod mcp;
 pub mod models;
+mod offer;
 mod paced;
 mod turns;
 
 pub use bridge::{Bridge, Call, Offered, Refused, Tools};
 pub use http::{BODY_BYTES_MAX, is_same};
-pub use mcp::serve_stdio;
 pub use models::{Asked, Head, Models, Teller};
+pub use offer::{Commands, Stop, serve_commands};
 pub use turns::CALLS_MAX;
 
 #[cfg(test)]

@@ -1,26 +1,21 @@
-//! The tools as an MCP server: three tools that lead from the list over a description to a call.
+//! The tools as an MCP server for an agent in its cell: three tools that lead from the list over a description to a call.
 
-use std::io;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::thread::Builder;
 
 use actum_api::error;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
     PaginatedRequestParams, RequestId, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
-use rmcp::service::{RequestContext, ServerInitializeError};
-use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
-use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::bridge::{Call, Refused, Tools};
+use crate::bridge::{Call, Refused};
 use crate::fields::Fields;
-use crate::http::BODY_BYTES_MAX;
-use crate::turns::{self, Turns};
+use crate::turns::Turns;
 
 /// A message that cancels a request is small; a larger one is not looked at.
 const CANCEL_BYTES_MAX: usize = 4 << 10;
@@ -152,7 +147,7 @@ impl ServerHandler for Server {
             return Err(ErrorData::invalid_params(format!("there is no tool `{}`", request.name), None));
         }
         let token = context.ct.clone();
-        let _listed = self.under_way.enter(context.id.clone(), move || token.cancel());
+        let _listed = self.under_way.enter("", context.id.clone(), move || token.cancel());
         let fields = Fields::new(request.arguments.unwrap_or_default());
         let answer = tokio::select! {
             answer = self.answer(&request.name, fields) => answer,
@@ -170,13 +165,13 @@ impl ServerHandler for Server {
 }
 
 /// Clients take structured content only as an object; the text repeats it for those that do not take it at all.
-fn result(value: Value) -> CallToolResult {
+pub(crate) fn result(value: Value) -> CallToolResult {
     let value = if value.is_object() { value } else { json!({ "result": value }) };
     CallToolResult::structured(value)
 }
 
 /// As a result, not as an error of the protocol: that one the agent would never see.
-fn refusal(refused: Refused) -> CallToolResult {
+pub(crate) fn refusal(refused: Refused) -> CallToolResult {
     let error = &refused.body["error"];
     let part = |name: &str| error[name].as_str().unwrap_or_default();
     let mut text = format!("{}: {}", part("code"), part("message"));
@@ -188,7 +183,7 @@ fn refusal(refused: Refused) -> CallToolResult {
     result
 }
 
-fn cancelled() -> Refused {
+pub(crate) fn cancelled() -> Refused {
     Refused::named(error::EXECUTION_INTERRUPTED, "the caller cancelled the call", &Value::Null, None)
 }
 
@@ -198,27 +193,29 @@ fn cancelled() -> Refused {
 pub(crate) struct UnderWay(Mutex<Vec<Listed>>);
 
 struct Listed {
+    /// Who asked: nobody cancels what another one asked for.
+    whose: String,
     id: RequestId,
     /// Not the id: two clients in one cell may count alike.
     number: usize,
     cancel: Box<dyn Fn() + Send>,
 }
 
-struct Entered<'a> {
+pub(crate) struct Entered<'a> {
     under_way: &'a UnderWay,
     number: usize,
 }
 
 impl UnderWay {
-    fn enter(&self, id: RequestId, cancel: impl Fn() + Send + 'static) -> Entered<'_> {
+    pub(crate) fn enter(&self, whose: &str, id: RequestId, cancel: impl Fn() + Send + 'static) -> Entered<'_> {
         let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let number = listed.last().map_or(0, |last| last.number + 1);
-        listed.push(Listed { id, number, cancel: Box::new(cancel) });
+        listed.push(Listed { whose: whose.to_owned(), id, number, cancel: Box::new(cancel) });
         Entered { under_way: self, number }
     }
 
     /// If this is a message that cancels a request, does so; unless two have that id, and it is unclear which.
-    pub(crate) fn hear(&self, content: &[u8]) {
+    pub(crate) fn hear(&self, whose: &str, content: &[u8]) {
         if content.len() > CANCEL_BYTES_MAX {
             return;
         }
@@ -232,7 +229,7 @@ impl UnderWay {
             _ => return,
         };
         let listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut meant = listed.iter().filter(|listed| listed.id == id);
+        let mut meant = listed.iter().filter(|listed| listed.whose == whose && listed.id == id);
         if let (Some(one), None) = (meant.next(), meant.next()) {
             (one.cancel)();
         }
@@ -249,45 +246,15 @@ impl Drop for Entered<'_> {
 }
 
 /// Without sessions and with plain JSON for answers: some clients stumble over the empty event that opens a stream.
-pub(crate) fn over_http(server: Server) -> StreamableHttpService<Server, NeverSessionManager> {
+pub(crate) fn over_http<S: ServerHandler + Clone>(
+    server: S,
+    bytes_max: usize,
+) -> StreamableHttpService<S, NeverSessionManager> {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        .with_max_request_body_bytes(BODY_BYTES_MAX);
+        // By which name we are asked is looked at before, by whoever knows our names.
+        .disable_allowed_hosts()
+        .with_max_request_body_bytes(bytes_max);
     StreamableHttpService::new(move || Ok(server.clone()), Arc::new(NeverSessionManager::default()), config)
-}
-
-/// The same server on this process's standard input and output, until the input ends. A call that is then under way
-/// has a few seconds to be answered, and is cancelled after them.
-pub fn serve_stdio(tools: Arc<dyn Tools>) -> io::Result<()> {
-    // A thread of our own, as for the bridge: the caller may run inside another runtime.
-    let thread = Builder::new().name("actum-mcp".to_owned()).spawn(move || {
-        let runtime = turns::runtime()?;
-        let outcome = runtime.block_on(async {
-            let (reader, writer) = rmcp::transport::stdio_pipes();
-            serve_on(tools, reader, writer).await
-        });
-        // Not dropped: a read from a terminal cannot be interrupted, and would be waited for.
-        runtime.shutdown_background();
-        outcome
-    })?;
-    thread.join().unwrap_or_else(|_| Err(io::Error::other("the MCP server failed")))
-}
-
-pub(crate) async fn serve_on<R, W>(tools: Arc<dyn Tools>, reader: R, writer: W) -> io::Result<()>
-where
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
-    let turns = Arc::new(Turns::new(tools));
-    let server = Server::new(Arc::clone(&turns), Arc::default());
-    let transport = AsyncRwTransport::new(reader, writer).with_max_line_length(BODY_BYTES_MAX);
-    let outcome = match server.serve(transport).await {
-        Ok(running) => running.waiting().await.map(drop).map_err(io::Error::other),
-        // Somebody who leaves before saying anything is no failure.
-        Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
-        Err(error) => Err(io::Error::other(error)),
-    };
-    turns.settled().await;
-    outcome
 }

@@ -127,7 +127,23 @@ impl Gate {
         let (head, body) = request.into_parts();
         let flaw = (!comes_from_here(&head.uri, &head.headers)).then_some(Flaw::Elsewhere);
         let is_allowed = flaw.is_none() && self.is_known(&head.uri, &head.headers);
-        let is_question = is_allowed && head.method == Method::POST;
+        self.take(&head.method, &head.uri, &head.headers, body, (is_allowed, flaw)).await
+    }
+
+    /// For somebody who was asked for his key elsewhere.
+    pub(crate) async fn let_in(&self, method: &Method, uri: &Uri, headers: &HeaderMap, body: Body) -> Response {
+        self.take(method, uri, headers, body, (true, None)).await
+    }
+
+    async fn take(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: Body,
+        (is_allowed, flaw): (bool, Option<Flaw>),
+    ) -> Response {
+        let is_question = is_allowed && *method == Method::POST;
         let room = if is_question { self.room_for(body.size_hint().exact()).await } else { None };
         let (body, flaw) = match is_question {
             true => match self.content(body).await {
@@ -136,14 +152,15 @@ impl Gate {
             },
             false => (Bytes::new(), flaw),
         };
-        let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let headers = HEADERS.iter().filter_map(|name| text(name).map(|value| ((*name).to_owned(), value.to_owned())));
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let handed_on =
+            HEADERS.iter().filter_map(|name| text(name).map(|value| ((*name).to_owned(), value.to_owned())));
         let asked = Asked {
-            method: head.method.as_str().to_owned(),
-            path: head.uri.path().to_owned(),
-            query: head.uri.query().unwrap_or_default().to_owned(),
+            method: method.as_str().to_owned(),
+            path: uri.path().to_owned(),
+            query: uri.query().unwrap_or_default().to_owned(),
             is_allowed,
-            headers: headers.collect(),
+            headers: handed_on.collect(),
             body,
             flaw,
         };

@@ -17,6 +17,9 @@ pub const POINTS: &[&str] = &[
     "blobs.written",
     "blobs.packed",
     "blobs.indexed",
+    "blobs.sending",
+    "blobs.sent",
+    "blobs.marked",
     "sweep.copied",
     "sweep.removed",
 ];

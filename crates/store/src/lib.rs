@@ -13,30 +13,35 @@ mod migration;
 mod postgres;
 mod queue;
 mod request;
+mod retention;
 mod spend;
 mod sqlite;
 mod tree;
 mod upkeep;
+mod webhook;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use actum_ledger::Journal;
 use actum_ledger::access::Access;
+use actum_ledger::head::Heads;
 use actum_ledger::journal::JournalError;
 use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
 use actum_ledger::run::Runs;
 use actum_ledger::spend::Spend;
+use actum_ledger::webhook::Webhooks;
 
 pub use crash::POINTS as CRASH_POINTS;
 pub use migration::VERSION;
+pub use retention::{Forget, Forgotten, Queue};
 pub use upkeep::{Check, Projection, Upkeep};
 
 /// Everything a store can do.
-pub trait Store: Journal + Upkeep + Runs + Registry + Pointers + Spend + Access {}
+pub trait Store: Journal + Upkeep + Runs + Registry + Pointers + Spend + Access + Heads + Webhooks {}
 
-impl<T: Journal + Upkeep + Runs + Registry + Pointers + Spend + Access> Store for T {}
+impl<T: Journal + Upkeep + Runs + Registry + Pointers + Spend + Access + Heads + Webhooks> Store for T {}
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,6 +37,14 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         sqlite: include_str!("../migrations/sqlite-0006.sql"),
         postgres: include_str!("../migrations/postgres-0006.sql"),
     },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0007.sql"),
+        postgres: include_str!("../migrations/postgres-0007.sql"),
+    },
+    Migration {
+        sqlite: include_str!("../migrations/sqlite-0008.sql"),
+        postgres: include_str!("../migrations/postgres-0008.sql"),
+    },
 ];
 
 /// The version this program writes.

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::access::KeepRequest;
 use crate::request::RunRequest;
 use crate::spend::{STUCK_MAX, SpendRequest, Spent};
+use crate::webhook::{WebhookDone, WebhookRequest};
 
 /// Requests that may wait for the writer before new ones are turned away.
 const QUEUE_REQUESTS_MAX: usize = 8_192;
@@ -27,6 +28,7 @@ pub(crate) enum Request {
     Run(RunRequest),
     Spend(SpendRequest),
     Keep(Box<KeepRequest>),
+    Webhook(Box<WebhookRequest>),
 }
 
 impl Request {
@@ -37,6 +39,7 @@ impl Request {
             Self::Run(request) => request.bytes(),
             Self::Spend(request) => request.bytes(),
             Self::Keep(request) => request.bytes(),
+            Self::Webhook(request) => request.bytes(),
         }
     }
 
@@ -44,7 +47,7 @@ impl Request {
     pub(crate) fn submissions(&self) -> &[Submission] {
         match self {
             Self::Append(submission) => std::slice::from_ref(submission),
-            Self::Checkpoint { .. } | Self::Keep(_) => &[],
+            Self::Checkpoint { .. } | Self::Keep(_) | Self::Webhook(_) => &[],
             Self::Run(request) => request.entries(),
             Self::Spend(request) => request.entries(),
         }
@@ -62,6 +65,7 @@ pub(crate) enum Done {
     Spent(Spent),
     /// Whether an answer is kept now that was not there before.
     KeptAnswer(bool),
+    Webhook(WebhookDone),
 }
 
 type Answer = oneshot::Sender<Result<Done, JournalError>>;
@@ -203,6 +207,22 @@ impl Sender {
             }),
             Err(e) => Box::pin(async { Err(e) }),
         }
+    }
+
+    pub(crate) fn webhook<T: Send + 'static>(
+        &self,
+        request: Result<WebhookRequest, JournalError>,
+        expected: fn(WebhookDone) -> Option<T>,
+    ) -> Work<'static, T> {
+        let sent = match request {
+            Ok(request) => self.send(Request::Webhook(Box::new(request)), |done| match done {
+                Done::Webhook(done) => Some(done),
+                _ => None,
+            }),
+            Err(e) => return Box::pin(async { Err(e) }),
+        };
+        let other = || JournalError::Damaged("the writer gave the answer to another question".into());
+        Box::pin(async move { expected(sent.await?).ok_or_else(other) })
     }
 
     fn spend<T: Send + 'static>(

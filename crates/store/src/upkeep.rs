@@ -8,6 +8,7 @@ use actum_ledger::journal::{JournalError, Work};
 use actum_ledger::spend::{Authorization, Sum, audit};
 use actum_ledger::verify::Walk;
 
+use crate::retention::{Forget, Forgotten, Queue};
 use crate::spend::AUTHORIZATION;
 
 /// What an operator may ask of a store.
@@ -27,6 +28,12 @@ pub trait Upkeep: Send + Sync {
 
     /// Writes a consistent copy as a SQLite store to a file that does not exist yet.
     fn backup<'a>(&'a self, to: &'a Path) -> Work<'a, ()>;
+
+    /// What waits for workers, and what they hold.
+    fn queue(&self, now_ms: i64) -> Work<'_, Queue>;
+
+    /// Lets go of what is older than it is to be kept. Safe while others write, and when others do the same.
+    fn forget(&self, what: Forget) -> Work<'_, Forgotten>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,9 +70,9 @@ pub(crate) fn walk_of(tenant: &Tenant, notes: &[String]) -> Walk {
     Walk::new(tenant.clone(), checkpoints)
 }
 
-/// Tables of records about runs, money and kept answers and their columns, for a copy: text, bytes, whole numbers and truth values only. Where a shared
+/// Tables of records about runs, money, kept answers and webhooks and their columns, for a copy: text, bytes, whole numbers and truth values only. Where a shared
 /// store names the run and SQLite has its number instead, also how a row is put there.
-pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 9] = [
+pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 10] = [
     (
         "run",
         "tenant, id, submission, item, robot, place, state, attempt, epoch, version, owner, lease_until_ms, waits, \
@@ -100,6 +107,12 @@ pub(crate) const RECORD_TABLES: [(&str, &str, Option<&str>); 9] = [
         None,
     ),
     ("kept_answer", "tenant, token, key, request_hash, status, content_type, body, exit, at_ms", None),
+    (
+        "webhook",
+        "tenant, id, name, url, types, secret, created_ms, next_seq, failures, failing_since_ms, next_try_ms, last_error, \
+         disabled, changes, owner, lease_until_ms",
+        None,
+    ),
 ];
 
 /// What the reservations of each authorization come to, by the day they count for.
@@ -119,5 +132,5 @@ pub(crate) fn audited(all: &[Authorization], sums: &[Sum]) -> Check {
 }
 
 /// The projections, in the order in which they are reported.
-pub(crate) const PROJECTIONS: [&str; 7] =
-    ["ledger_log", "ledger_node", "execution", "superseded", "registry", "pointer", "token"];
+pub(crate) const PROJECTIONS: [&str; 8] =
+    ["ledger_log", "ledger_node", "execution", "superseded", "registry", "pointer", "token", "head"];

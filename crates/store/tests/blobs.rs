@@ -226,3 +226,19 @@ fn reading_while_others_begin_to_store() {
         }
     });
 }
+
+#[test]
+fn what_would_go_is_told_and_stays() {
+    let scratch = Scratch::new();
+    let blobs = Folder::open(&scratch.join("blobs")).unwrap();
+    let all = put(&blobs, &[b"one", b"two", b"three"]);
+    let living = HashSet::from([all[0]]);
+    let told = blobs.would_sweep(&living).unwrap();
+    assert_eq!((told.contents, told.bytes), (2, 8));
+    assert_eq!(blobs.would_sweep(&living).unwrap(), told);
+    assert!(all.iter().all(|digest| blobs.contains(*digest).unwrap()));
+    assert_eq!(blobs.written_since(0).unwrap().len(), 3);
+    assert!(blobs.written_since(u64::MAX >> 1).unwrap().is_empty(), "nothing is from the future");
+    assert_eq!(sweep(&blobs, &living.into_iter().collect::<Vec<_>>()).contents, 2);
+    assert!(blobs.written_since(0).unwrap().contains(&all[0]));
+}

@@ -399,7 +399,7 @@ fn sqlite() {
         upkeep(first).await;
         // Another opening finds the same store.
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 11);
+        assert_eq!(again.tenants().await.unwrap().len(), 12);
     });
 }
 
@@ -411,6 +411,6 @@ fn postgres() {
         conformance::journal(Arc::<dyn Store>::clone(&first)).await;
         upkeep(first).await;
         let again = store(&location).await;
-        assert_eq!(again.tenants().await.unwrap().len(), 11);
+        assert_eq!(again.tenants().await.unwrap().len(), 12);
     });
 }

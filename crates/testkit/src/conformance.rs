@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
+use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::Journal;
 use actum_ledger::coherence::assess;
+use actum_ledger::draft;
 use actum_ledger::entry::Entry;
 use actum_ledger::event::Coherence;
+use actum_ledger::head::{Cause, Move};
 use actum_ledger::journal::{Outcome, Range};
 use actum_ledger::merkle::{Plan, verify_consistency, verify_inclusion};
 use actum_ledger::refusal::Code;
 use actum_ledger::registry::Kind;
 use actum_ledger::time;
 use actum_ledger::verify::Walk;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::event::{event, signal, submission};
@@ -34,6 +38,7 @@ pub async fn journal(journal: Shared) {
     changes_of_the_registry(&journal).await;
     changes_of_a_pointer(&journal).await;
     changes_of_a_token(&journal).await;
+    moves_of_a_head(&journal).await;
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -241,6 +246,30 @@ async fn changes_of_a_token(journal: &Shared) {
     assert_eq!(code(&append(journal, first.document()).await), Some(Code::Validation));
     let made = journal.append(access::own(&first)).await.expect("the journal answers");
     assert!(matches!(made, Outcome::Created { seq: 0, .. }), "{made:?}");
+}
+
+/// Of two who make the same move one is recorded; a move that does not follow another is not.
+async fn moves_of_a_head(journal: &Shared) {
+    let step = |n: u64, publication: &str| Move {
+        tenant: tenant("head"),
+        workspace: "shared:site".into(),
+        n,
+        cause: if n == 1 { Cause::Create } else { Cause::Publish },
+        before: (n > 1).then(|| Digest::blake3(b"1")),
+        after: Digest::blake3(n.to_string().as_bytes()),
+        publication: publication.into(),
+        of: None,
+        actor: "ann".into(),
+        drift: Vec::new(),
+        include: Vec::new(),
+    };
+    let make = |step: Move| journal.append(draft::read_value(step.document(), Timestamp::MAX));
+    assert_eq!(code(&append(journal, step(1, "a").document()).await), Some(Code::Validation));
+    assert_eq!(code(&make(step(2, "a")).await.expect("an answer")), Some(Code::UnknownLineage));
+    assert!(matches!(make(step(1, "a")).await, Ok(Outcome::Created { seq: 0, .. })));
+    assert!(matches!(make(step(2, "b")).await, Ok(Outcome::Created { seq: 1, .. })));
+    assert!(matches!(make(step(2, "b")).await, Ok(Outcome::Idempotent { .. })));
+    assert_eq!(code(&make(step(2, "c")).await.expect("an answer")), Some(Code::IdempotencyConflict));
 }
 
 async fn lineage_is_assessed(journal: &Shared) {

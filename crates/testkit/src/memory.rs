@@ -12,6 +12,7 @@ use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::{Rejection, Submission};
 use actum_ledger::entry::Entry;
 use actum_ledger::event::State;
+use actum_ledger::head::{self, Heads};
 use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
 use actum_ledger::merkle::{Node, join};
 use actum_ledger::pointer::{Pointed, Pointers};
@@ -89,6 +90,12 @@ impl Content {
         all.map(|row| (row.signature.clone(), row)).collect()
     }
 
+    /// Where the shared workspaces are, by name.
+    fn headed(&self, tenant: &Tenant) -> BTreeMap<String, head::Head> {
+        let all = self.of(tenant).iter().filter_map(|entry| entry.headed.as_deref());
+        all.map(|head| (head.workspace.clone(), head.clone())).collect()
+    }
+
     /// Everybody's tokens, by id.
     fn granted(&self) -> BTreeMap<String, Token> {
         let all = self.entries.values().flatten().filter_map(|entry| entry.granted.as_deref());
@@ -161,6 +168,16 @@ impl Pointers for Memory {
 
     fn pointers<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<Pointed>> {
         self.with(|s| s.pointed(tenant).into_values().collect())
+    }
+}
+
+impl Heads for Memory {
+    fn head<'a>(&'a self, tenant: &'a Tenant, workspace: &'a str) -> Work<'a, Option<head::Head>> {
+        self.with(|s| s.headed(tenant).remove(workspace))
+    }
+
+    fn heads_of<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Vec<head::Head>> {
+        self.with(|s| s.headed(tenant).into_values().collect())
     }
 }
 

@@ -20,12 +20,14 @@ const USER: &str = "actum";
 const START_ATTEMPTS_MAX: u32 = 10;
 const LOG_LINES_MAX: usize = 20;
 
-/// One server with its own folder and port on 127.0.0.1. Dropping it stops the server and removes the folder.
+/// One server with its own folder and port on 127.0.0.1, and on one more address of this machine if it is told so. Dropping it stops the server and removes the folder.
 #[derive(Debug)]
 pub struct Cluster {
     binaries: PathBuf,
     folder: PathBuf,
     port: u16,
+    /// Beside loopback.
+    address: Option<String>,
     keeper: Keeper,
 }
 
@@ -40,20 +42,41 @@ impl Cluster {
 
     /// Like [`Cluster::start`], with a sentence instead of a panic.
     pub fn try_start() -> Result<Cluster, String> {
+        Cluster::try_start_at(None)
+    }
+
+    /// One that also listens on this address, for whoever is on its network.
+    ///
+    /// # Panics
+    /// When the server binaries are missing or the server does not start.
+    pub fn start_at(address: &str) -> Cluster {
+        Cluster::try_start_at(Some(address.to_owned())).unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn try_start_at(address: Option<String>) -> Result<Cluster, String> {
         let binaries = find_binaries().ok_or(MISSING)?;
         let folder = std::env::temp_dir().join(unique_name("actum-pg"));
         let mut keeper = Keeper::spawn(&folder, &binaries)?;
         if !keeper.answered_done() {
             return Err(with_log("initdb failed", &folder));
         }
-        let mut cluster = Cluster { binaries, folder, port: 0, keeper };
+        let mut cluster = Cluster { binaries, folder, port: 0, address, keeper };
         for _ in 0..START_ATTEMPTS_MAX {
             cluster.port = free_port()?;
-            if cluster.keeper.order(&format!("start {}", cluster.port)) {
+            if cluster.keeper.order(&cluster.start_order()) {
                 return Ok(cluster);
             }
         }
         Err(with_log("the PostgreSQL server did not start", &cluster.folder))
+    }
+
+    fn start_order(&self) -> String {
+        format!("start {} {}", self.port, self.address.as_deref().unwrap_or_default())
+    }
+
+    /// The address of a database, as those see it who are on the network of the address given at the start.
+    pub fn url_from_outside(&self, url: &str) -> String {
+        url.replace("127.0.0.1", self.address.as_deref().unwrap_or("127.0.0.1"))
     }
 
     /// The address of a database on this cluster, whether it exists or not.
@@ -79,7 +102,7 @@ impl Cluster {
     /// # Panics
     /// When the server does not start.
     pub fn restart(&mut self) {
-        let order = format!("start {}", self.port);
+        let order = self.start_order();
         let started = (0..START_ATTEMPTS_MAX).any(|_| self.keeper.order(&order));
         assert!(started, "{}", with_log("the PostgreSQL server did not start again", &self.folder));
     }
@@ -116,7 +139,9 @@ stop() {
     [ -z "$server" ] || { kill -s "$1" "$server"; wait "$server"; server=; }
 }
 start() {
-    "$@" -D "$folder/data" -p "$port" -k "$folder" -c listen_addresses=127.0.0.1 \
+    [ -z "$address" ] || grep -q '^host all all samenet' "$folder/data/pg_hba.conf" ||
+        echo 'host all all samenet trust' >>"$folder/data/pg_hba.conf"
+    "$@" -D "$folder/data" -p "$port" -k "$folder" -c listen_addresses="127.0.0.1${address:+,$address}" \
         -c fsync=on -c max_connections=200 >>"$folder/log" 2>&1 </dev/null &
     server=$!
     polls=0
@@ -133,7 +158,7 @@ mkdir -m 700 "$folder" || { echo failed; exit 1; }
 [ -z "$owner" ] || chown "$owner" "$folder"
 if "$@" "$binaries/initdb" --pgdata="$folder/data" --username=actum --auth=trust --encoding=UTF8 --locale=C --no-sync \
     >"$folder/log" 2>&1 </dev/null; then echo done; else echo failed; fi
-while read -r order port; do
+while read -r order port address; do
     case $order in
     start) stop INT; if start "$@" "$binaries/postgres"; then echo done; else echo failed; fi ;;
     stop) stop QUIT; echo done ;;
@@ -234,6 +259,11 @@ fn create_database_beside(binaries: &Path, maintenance: &str) -> String {
 /// Runs a statement behind Actum's back, for tests that damage a database.
 pub fn execute(url: &str, statement: &str) {
     psql(url, statement).expect("the statement runs");
+}
+
+/// What a statement says behind Actum's back, a line for each row.
+pub fn told(url: &str, statement: &str) -> Vec<String> {
+    psql(url, statement).expect("the statement runs").lines().map(str::to_owned).collect()
 }
 
 fn psql(url: &str, statement: &str) -> Result<String, String> {

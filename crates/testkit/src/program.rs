@@ -7,6 +7,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 use crate::folder::Folder;
+use crate::served::Served;
 
 /// The binary, a folder of its own to work in, and flags for every call.
 #[derive(Debug)]
@@ -17,6 +18,10 @@ pub struct Program {
     env: Vec<(String, String)>,
     /// The words that change the user, and the folder in which that user finds the binary.
     user: Option<Folder>,
+    /// Where it is asked by way of a server, if it is.
+    served: Served,
+    /// What stands before its name on every call.
+    before: Vec<String>,
 }
 
 const NOBODY: [&str; 6] = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"];
@@ -40,7 +45,21 @@ pub struct Ended {
 
 impl Program {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), folder: Folder::new(), flags: Vec::new(), env: Vec::new(), user: None }
+        Self {
+            path: path.into(),
+            folder: Folder::new(),
+            flags: Vec::new(),
+            env: Vec::new(),
+            user: None,
+            served: Served::default(),
+            before: Vec::new(),
+        }
+    }
+
+    /// The same program, started by another one that becomes it.
+    pub fn started_by(mut self, words: &[String]) -> Self {
+        self.before = words.to_vec();
+        self
     }
 
     /// The same program on another store.
@@ -83,6 +102,11 @@ impl Program {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
+        if let [first, more @ ..] = &self.before[..] {
+            let mut command = Command::new(first);
+            command.args(more).arg(&self.path);
+            return self.command_of(command, arguments);
+        }
         if self.user.is_none() {
             return self.command_of(Command::new(&self.path), arguments);
         }
@@ -103,7 +127,23 @@ impl Program {
 
     /// Runs to the end with `input` on stdin.
     pub fn run_with(&self, arguments: &[&str], input: &[u8]) -> Ended {
+        if let Some(ended) = self.served.run_with(self, arguments, input) {
+            return ended;
+        }
         run(self.command(arguments), input)
+    }
+
+    /// The same call without the flags for every call, asked of a server.
+    pub(crate) fn away(&self, arguments: &[&str], env: &[(&str, &str)], input: &[u8]) -> Ended {
+        let mut command = Command::new(&self.path);
+        command.args(arguments).current_dir(self.folder.path()).env_clear();
+        command.envs(self.env.iter().map(|(k, v)| (k.as_str(), v.as_str()))).envs(env.iter().copied());
+        run(command, input)
+    }
+
+    /// The same call, in any case by this process's own child.
+    pub(crate) fn here(&self, arguments: &[&str]) -> Ended {
+        run(self.command(arguments), b"")
     }
 
     /// Starts a call that is talked to while it runs.
@@ -117,6 +157,17 @@ impl Program {
             stderr: BufReader::new(child.stderr.take().expect("a pipe")),
             child,
         }
+    }
+
+    /// Starts a call that nobody talks to; what it says goes to the end of a file.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn launch(&self, arguments: &[&str], log: &Path) -> Launched {
+        let file = std::fs::File::options().create(true).append(true).open(log).expect("the log can be written");
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::null()).stdout(file.try_clone().expect("a second handle")).stderr(file);
+        Launched(command.spawn().expect("the program starts"))
     }
 
     pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
@@ -269,6 +320,35 @@ impl Running {
         let lines: Vec<_> = std::iter::from_fn(|| self.line()).collect();
         let errors: Vec<_> = std::iter::from_fn(|| self.error_line()).collect();
         (self.child.wait().expect("it ends").code().unwrap_or(-1), lines, errors)
+    }
+}
+
+/// A call under way that nobody talks to. Gone with its owner.
+#[derive(Debug)]
+pub struct Launched(Child);
+
+impl Launched {
+    /// Sends a signal, by its name without SIG; false if there is nobody to get it.
+    pub fn signal(&self, name: &str) -> bool {
+        let sent = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).stderr(Stdio::null()).status();
+        sent.is_ok_and(|status| status.success())
+    }
+
+    /// SIGKILL, and waits for the end of it.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    /// The code it ended with, once it has.
+    pub fn ended(&mut self) -> Option<i32> {
+        self.0.try_wait().ok().flatten().map(|status| status.code().unwrap_or(-1))
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

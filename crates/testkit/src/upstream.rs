@@ -93,7 +93,15 @@ impl Upstream {
     /// # Panics
     /// When there is none.
     pub fn start(script: impl Into<Script>) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+        Self::start_at("127.0.0.1", script)
+    }
+
+    /// Listens on a free port of an address of this machine.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn start_at(address: &str, script: impl Into<Script>) -> Self {
+        let listener = TcpListener::bind((address, 0)).expect("there is a free port");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared { script: script.into(), state: Mutex::default(), changed: Condvar::new() });
         let own = Arc::clone(&shared);

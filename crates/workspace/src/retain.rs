@@ -27,6 +27,16 @@ pub struct Kept {
     pub late_writes: Vec<std::path::PathBuf>,
 }
 
+/// How much stays of what nobody needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limit {
+    pub bytes_max: Option<u64>,
+    /// What was made before this moment goes.
+    pub before_ms: Option<u64>,
+    /// Nothing is forgotten, only said.
+    pub dry: bool,
+}
+
 /// Decides what stays, and forgets the rest. `extra` are snapshots that others refer to; `cost` tells what a
 /// content takes. The caller sweeps, and holds off whoever stores.
 pub fn retain(
@@ -34,8 +44,9 @@ pub fn retain(
     blobs: &dyn Blobs,
     extra: &[Digest],
     cost: &dyn Fn(Digest) -> std::result::Result<u64, BlobError>,
-    bytes_max: Option<u64>,
+    limit: Limit,
 ) -> Result<Kept> {
+    let Limit { bytes_max, before_ms, dry } = limit;
     let home = workspace.home();
     let mut kept = Kept::default();
     let mut marking = Marking { blobs, cost, marked: HashSet::new(), bytes: 0, missing: Vec::new() };
@@ -55,7 +66,8 @@ pub fn retain(
     rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
     let is_full = |marking: &Marking<'_>| bytes_max.is_some_and(|max| marking.bytes > max);
     let mut full = is_full(&marking);
-    for (_, root) in rest {
+    for (at_ms, root) in rest {
+        full |= before_ms.is_some_and(|before| at_ms < before);
         if !full {
             let (mut new, bytes) = (Vec::new(), marking.bytes);
             for id in root.ids() {
@@ -71,13 +83,17 @@ pub fn retain(
         }
         match root {
             Root::Snapshot(s) if full && !s.pinned && !marking.marked.contains(&s.id) => {
-                s.forget(home)?;
+                if !dry {
+                    s.forget(home)?;
+                }
                 kept.forgotten.push(s.id);
             }
             Root::Publication(p) if full => {
                 let late = late_writes(workspace.root(), p, true)?;
                 if late.is_empty() {
-                    workspace.forget_publication(&p.id)?;
+                    if !dry {
+                        workspace.forget_publication(&p.id)?;
+                    }
                     kept.forgotten_publications.push(p.id.clone());
                 }
                 kept.late_writes.extend(late);
@@ -86,8 +102,10 @@ pub fn retain(
             Root::Snapshot(_) => {}
         }
     }
-    remove_idle_mirrors(home)?;
-    remove_unfinished(home)?;
+    if !dry {
+        remove_idle_mirrors(home)?;
+        remove_unfinished(home)?;
+    }
     (kept.contents, kept.missing) = (marking.marked, marking.missing);
     Ok(kept)
 }

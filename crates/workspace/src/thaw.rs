@@ -120,7 +120,9 @@ fn fill(blobs: &dyn Blobs, id: Digest, folder: &OwnedFd, path: &TreePath, depth:
     if depth > DEPTH_MAX {
         return Err(Error::Refused(format!("{path} is more than {DEPTH_MAX} folders deep")));
     }
-    for (name, node) in tree::load(blobs, id)? {
+    let nodes = tree::load(blobs, id)?;
+    blobs.fetch(&nodes.values().map(|node| node.digest).collect::<Vec<_>>())?;
+    for (name, node) in nodes {
         let (name, inside) = (name.as_slice(), path.join(&name));
         match node.kind {
             Kind::Folder => {

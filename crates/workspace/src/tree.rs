@@ -203,6 +203,26 @@ pub fn leaves(blobs: &dyn Blobs, root: Digest) -> Result<Vec<(TreePath, Node)>> 
     Ok(changes.into_iter().filter_map(|change| Some((change.path, change.after?))).collect())
 }
 
+/// Brings everything in a snapshot near, folder by folder, many contents at once: for whoever is about to read all of it.
+pub fn fetch(blobs: &dyn Blobs, root: Digest) -> Result<()> {
+    let (mut folders, mut files) = (vec![root], Vec::new());
+    while !folders.is_empty() {
+        blobs.fetch(&folders)?;
+        let mut inside = Vec::new();
+        for folder in folders {
+            for node in load(blobs, folder)?.values() {
+                if node.kind == Kind::Folder { inside.push(node.digest) } else { files.push(node.digest) }
+            }
+        }
+        inside.sort_unstable();
+        inside.dedup();
+        folders = inside;
+    }
+    files.sort_unstable();
+    files.dedup();
+    Ok(blobs.fetch(&files)?)
+}
+
 /// Whether everything in a snapshot is stored; the first thing that is not is the error. Contents are not read.
 pub fn is_whole(blobs: &dyn Blobs, root: Digest) -> Result<()> {
     for (_, node) in leaves(blobs, root)? {

@@ -1,10 +1,9 @@
 //! A folder that is worked on: frozen, changed as a whole, brought back. The door through which everything goes; it
 //! holds the lock where the workspace is changed, and finishes what a crash has left before anything else.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::ops::Bound;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,10 +11,11 @@ use std::sync::Arc;
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
 
-use crate::beneath::{Present, Root};
+use crate::beneath::Root;
 use crate::change::Change;
 use crate::crash;
 use crate::error::{Conflict, Error, Result, at};
+use crate::fit::{Ground, fit};
 use crate::freeze::{Frozen, Request, RulesFrom, freeze};
 use crate::journal::{Cause, Modes, Publication};
 use crate::path::TreePath;
@@ -24,7 +24,7 @@ use crate::rule::Rules;
 use crate::snapshot::Snapshot;
 use crate::stage::{Sealed, Stage, one_of};
 use crate::transaction::{self, Outcome, Transaction, folder_of};
-use crate::tree::{self, Kind, leaf};
+use crate::tree::{self, Kind};
 
 /// A folder, where we keep what we know about it, and where contents are.
 #[derive(Debug)]
@@ -328,7 +328,7 @@ impl Workspace {
     /// The one way in which a workspace is changed.
     fn change(&self, _held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
         let now = self.freeze_into(&*batch, rules, false)?;
-        let mut fit = fit(&*self.blobs, &self.root, &wanted, now.id)?;
+        let mut fit = fit(&*self.blobs, Ground::Disk(&self.root), wanted.base, &wanted.changes, now.id)?;
         let fits = fit.conflicts.is_empty() && fit.in_the_way.is_empty();
         if !fits && !wanted.keep {
             let (paths, in_the_way) = (fit.conflicts, fit.in_the_way);
@@ -391,96 +391,6 @@ pub fn is_own_folder(path: &Path) -> bool {
 
 fn is_over(folder: &Path) -> bool {
     ["done", "kept"].iter().any(|name| folder.join(name).exists())
-}
-
-/// How changes made from one state fit another.
-#[derive(Debug, Default)]
-struct Fit {
-    changes: Vec<Change>,
-    conflicts: Vec<TreePath>,
-    /// Where something stands that no snapshot knows.
-    in_the_way: Vec<TreePath>,
-    drift: Vec<TreePath>,
-}
-
-impl Fit {
-    /// A file cannot come back below a path that is kept as something else, nor above it.
-    fn leave_what_depends_on_conflicts(&mut self) {
-        let kept: BTreeSet<TreePath> = self.conflicts.iter().cloned().collect();
-        let above: BTreeSet<TreePath> = self.conflicts.iter().flat_map(TreePath::folders).collect();
-        let depends = |change: &Change| {
-            change.path.folders().any(|folder| kept.contains(&folder)) || above.contains(&change.path)
-        };
-        let (left, rest) = std::mem::take(&mut self.changes).into_iter().partition(depends);
-        self.changes = rest;
-        self.conflicts.extend(left.into_iter().filter(|change: &Change| !change.implied).map(|change| change.path));
-        self.conflicts.sort();
-    }
-}
-
-/// The three-way check: what we want to change, against what others have changed since.
-fn fit(blobs: &dyn Blobs, root: &Root, wanted: &Wanted, now: Digest) -> Result<Fit> {
-    let moved = tree::diff(blobs, wanted.base, now)?;
-    let moved: BTreeMap<&TreePath, &Change> = moved.iter().map(|change| (&change.path, change)).collect();
-    let ours: BTreeMap<&TreePath, &Change> = wanted.changes.iter().map(|change| (&change.path, change)).collect();
-    let mut fit = Fit::default();
-    for change in &wanted.changes {
-        let only_folders = leaf(change.before).is_none() && leaf(change.after).is_none();
-        // A path may be missing in the snapshot only because it is ignored: what counts stands on the disk.
-        let has_moved = moved.contains_key(&change.path);
-        let comes_new = leaf(change.before).is_none() && leaf(change.after).is_some();
-        let there = match has_moved || comes_new {
-            true => Some(root.present(&change.path)?),
-            false => None,
-        };
-        // What is there already is not ours to bring, and later not ours to take back.
-        if there.is_some_and(|there| there.is(change.after)) {
-            continue;
-        }
-        // A folder where a file is to come: whether it can go is seen when it is emptied.
-        let is_emptied = !has_moved && there == Some(Present::Folder);
-        let is_another = !is_emptied && there.is_some_and(|there| !there.is(change.before));
-        // Something ignored may also stand where a folder on the way should be.
-        let is_cut_off = comes_new
-            && root.is_cut_off(&change.path)?
-            && !change.path.folders().any(|folder| ours.get(&folder).is_some_and(|own| own.after.is_none()));
-        if (is_another && !has_moved) || is_cut_off {
-            fit.in_the_way.push(change.path.clone());
-            continue;
-        }
-        let in_the_way = is_another || is_blocked(change, &moved, &ours);
-        match in_the_way {
-            false => fit.changes.push(change.clone()),
-            // An empty folder is nobody's work: whoever put something into it, or removed it, is right.
-            true if only_folders => {}
-            true => fit.conflicts.push(change.path.clone()),
-        }
-    }
-    fit.drift = moved
-        .values()
-        .filter(|change| !change.implied && !ours.contains_key(&change.path))
-        .map(|change| change.path.clone())
-        .collect();
-    Ok(fit)
-}
-
-/// Whether others have put something above or below a path where we want to put a file.
-fn is_blocked(change: &Change, moved: &BTreeMap<&TreePath, &Change>, ours: &BTreeMap<&TreePath, &Change>) -> bool {
-    if change.after.is_none() || moved.is_empty() {
-        return false;
-    }
-    let above = change.path.folders().any(|folder| {
-        let taken = moved.get(&folder).is_some_and(|other| leaf(other.after).is_some());
-        taken && ours.get(&folder).is_none_or(|own| own.after.is_some())
-    });
-    let mut first = change.path.as_bytes().to_vec();
-    first.push(b'/');
-    let below = moved
-        .range::<&TreePath, _>((Bound::Excluded(&change.path), Bound::Unbounded))
-        .skip_while(|(path, _)| path.as_bytes() < first.as_slice())
-        .take_while(|(path, _)| path.as_bytes().starts_with(&first))
-        .any(|(_, other)| other.after.is_some());
-    above || (leaf(change.after).is_some() && below)
 }
 
 /// Folders that a set of changes makes, outermost first, and removes, innermost first.

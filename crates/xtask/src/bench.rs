@@ -1,5 +1,5 @@
 //! `cargo xtask bench AREA`: runs the benchmarks of one area with the servers they need.
-//! It never judges the numbers.
+//! It never judges the numbers: a benchmark that has bars says by its own end whether they were met.
 
 use crate::postgres::{Cluster, SHARED_CLUSTER};
 use crate::{install, program};
@@ -19,6 +19,7 @@ const AREAS: &[Area] = &[
     Area { name: "runs", package: "actum", bench: "runs", postgres: true },
     Area { name: "tools", package: "actum", bench: "tools", postgres: false },
     Area { name: "predict", package: "actum", bench: "predict", postgres: false },
+    Area { name: "server", package: "actum", bench: "server", postgres: true },
 ];
 
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
@@ -44,8 +45,8 @@ mod tests {
     fn an_unknown_area_is_answered_with_the_known_ones() {
         assert_eq!(
             run(&["nosuch"]).unwrap_err(),
-            "there is no area `nosuch`; the known ones: ledger, workspace, sandbox, runs, tools, predict"
+            "there is no area `nosuch`; the known ones: ledger, workspace, sandbox, runs, tools, predict, server"
         );
-        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace, sandbox, runs, tools, predict");
+        assert_eq!(run(&[]).unwrap_err(), "name an area: ledger, workspace, sandbox, runs, tools, predict, server");
     }
 }

@@ -2,6 +2,9 @@
 //! and never builds from source what the system can provide.
 
 use crate::agents::Agents;
+use crate::linters::Linters;
+use crate::objects::Objects;
+use crate::schemathesis::Schemathesis;
 use crate::servers::Servers;
 use crate::verifiers::Verifiers;
 use crate::{postgres, program};
@@ -65,7 +68,16 @@ const NEEDS: &[Need] = &[
     },
     Need { name: "verifiers of others", present: Verifiers::are_installed, source: Source::Folder(Verifiers::install) },
     Need { name: "MCP servers of others", present: Servers::are_installed, source: Source::Folder(Servers::install) },
+    Need { name: "schemathesis", present: Schemathesis::is_installed, source: Source::Folder(Schemathesis::install) },
     Need { name: "agents of others", present: Agents::are_installed, source: Source::Folder(Agents::install) },
+    Need { name: "object stores of others", present: Objects::are_installed, source: Source::Folder(Objects::install) },
+    Need { name: "linters of others", present: Linters::are_installed, source: Source::Folder(Linters::install) },
+    Need {
+        name: "systemd-analyze",
+        present: || program::succeeds(Command::new("systemd-analyze").arg("--version")),
+        source: Source::System("systemd"),
+    },
+    Need { name: "network tools", present: || is_for_administrators("ip"), source: Source::System("iproute2") },
     Need { name: "ext4 tools", present: || is_for_administrators("mkfs.ext4"), source: Source::System("e2fsprogs") },
     Need {
         name: "btrfs tools",

@@ -12,20 +12,36 @@ mod error_pages;
 mod fuzz;
 mod generate;
 mod install;
+#[path = "../../testkit/src/linters.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod linters;
 #[path = "../../testkit/src/model.rs"]
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop starts what it describes")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
 mod model;
+#[path = "../../testkit/src/objects.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod objects;
 #[path = "../../testkit/src/postgres.rs"]
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop uses a part of it")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
 mod postgres;
 mod program;
+#[path = "../../testkit/src/schemathesis.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod schemathesis;
 #[path = "../../testkit/src/servers.rs"]
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
 mod servers;
 mod test;
+#[path = "../../testkit/src/through.rs"]
+#[expect(dead_code, reason = "the whole file is testkit's; the workshop runs what its tables say")]
+#[expect(unreachable_pub, reason = "in testkit the same file is public")]
+mod through;
 mod tidy;
 #[path = "../../testkit/src/verifiers.rs"]
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]

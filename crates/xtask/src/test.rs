@@ -2,9 +2,13 @@
 //! prints is the sum.
 
 use crate::agents::{self, Agents};
+use crate::linters::{self, Linters};
 use crate::model::{self, Model};
+use crate::objects::{self, Objects};
 use crate::postgres::{Cluster, SHARED_CLUSTER};
+use crate::schemathesis::{self, Schemathesis};
 use crate::servers::{self, Servers};
+use crate::through;
 use crate::verifiers::{self, Verifiers};
 use crate::{demo, generate, install, program, tidy};
 use std::io::{BufRead, BufReader, Write};
@@ -37,18 +41,32 @@ pub(crate) fn run() -> bool {
     let mut command = program::cargo();
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
     command.env(verifiers::FOLDER, Verifiers::place()).env(servers::FOLDER, Servers::place());
-    command.env(agents::FOLDER, Agents::place());
+    command.env(agents::FOLDER, Agents::place()).env(objects::FOLDER, Objects::place());
+    command.env(linters::FOLDER, Linters::place()).env(schemathesis::FOLDER, Schemathesis::place());
     match &cluster {
         Some(cluster) => command.env(SHARED_CLUSTER, cluster.url("postgres")),
         None => command.env_remove(SHARED_CLUSTER),
     };
     report.tests("tests", &mut command, &mut std::io::stdout());
+    report.tests("tests by way of a server", &mut by_way_of_a_server(), &mut std::io::stdout());
     drop(cluster);
     report.check("generated files", generate::check);
     report.check("demo", demo::check);
     println!("\n{OPT_IN}");
     print!("{}", report.summary());
     report.failed == 0
+}
+
+/// The end-to-end tests once more, each with a server of its own that its commands are asked of.
+fn by_way_of_a_server() -> Command {
+    let mut command = program::cargo();
+    command.args(["test", "--package", "actum", "--locked", "--no-fail-fast", "--test", "e2e", "--"]);
+    command.args(through::FAMILIES);
+    for (name, _) in through::LEFT_OUT {
+        command.args(["--skip", name]);
+    }
+    command.env(through::MODE, "server").env(verifiers::FOLDER, Verifiers::place());
+    command
 }
 
 /// Only what needs a real model, with one that answers meanwhile. Returns whether all went well.

@@ -437,7 +437,10 @@ pub(crate) fn chain(e: reqwest::Error) -> String {
 }
 
 /// Drives a future on a thread of its own, since whoever calls may be inside a runtime already. Nothing: stopped.
-fn wait_for<T: Send>(work: impl Future<Output = T> + Send, stop: &dyn Fn() -> bool) -> io::Result<Option<T>> {
+pub(crate) fn wait_for<T: Send>(
+    work: impl Future<Output = T> + Send,
+    stop: &dyn Fn() -> bool,
+) -> io::Result<Option<T>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (give, take) = mpsc::sync_channel(1);
     let end = Notify::new();

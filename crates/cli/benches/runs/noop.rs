@@ -66,7 +66,7 @@ pub(crate) struct IdleShop {
 }
 
 impl Workshop for IdleShop {
-    fn take_up(&self, _: &Run, _: &str, _: &Agreement, _: &State) -> Result<Box<dyn Hands>, String> {
+    fn take_up(&self, _: &Run, _: &str, _: &Agreement, _: &State) -> Result<Box<dyn Hands>, actum_engine::NoHands> {
         Ok(Box::new(Idle { steps: self.steps }))
     }
 
@@ -130,13 +130,16 @@ pub(crate) fn work(steps: usize) -> (WorkItem, Agent) {
 
 pub(crate) fn wanted(place: &str, steps: usize) -> Wanted {
     Wanted {
+        trace: None,
         tenant: tenant(),
         place: place.to_owned(),
         workspace: "/nowhere".into(),
+        shared: None,
         tree: "00".repeat(32),
         contract: contract(),
         items: vec![work(steps)],
         draft: false,
+        once: None,
     }
 }
 
@@ -161,7 +164,7 @@ fn round(waiter: &Waiter, place: &str, steps: usize, runs: usize) {
     let watch = Arc::new(Count::default());
     let settings = Settings {
         owner: format!("worker-{place}"),
-        place: place.to_owned(),
+        places: vec![place.to_owned()],
         lease: Duration::from_secs(60),
         jobs: CALLERS,
         submission: None,

@@ -82,8 +82,13 @@ pub(crate) fn takeover() {
         let begun = Instant::now();
         assert_eq!(waiter.wait(waiter.runs.claim(claim)).expect("claimed").len(), 1);
         let watch = Arc::new(Count::default());
-        let settings =
-            Settings { owner: "other".into(), place, lease: Duration::from_secs(60), jobs: 1, submission: None };
+        let settings = Settings {
+            owner: "other".into(),
+            places: vec![place],
+            lease: Duration::from_secs(60),
+            jobs: 1,
+            submission: None,
+        };
         let engine = Arc::new(Engine::new(waiter.clone(), Arc::new(IdleShop { steps: 1 }), watch.clone(), settings));
         watch.stop_after(1, Arc::clone(&engine));
         engine.work().expect("worked");

@@ -1,7 +1,9 @@
 //! `actum apply`: publish what a stage has come to.
 
+use actum_contract::digest::Digest;
+use actum_ledger::head::Cause;
 use actum_ledger::run::Run;
-use actum_workspace::Stage;
+use actum_workspace::{Stage, diff};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -11,6 +13,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
+use crate::shared::{self, Wanted};
 use crate::ui::{Out, count};
 use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
@@ -42,10 +45,46 @@ fn is_as_it_was(opened: &Opened, stage: &Stage, run: &Run) -> Result<(), Failure
     Ok(())
 }
 
+/// A kept result goes on the head of its workspace, wherever the run was worked on.
+fn apply_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
+    let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let tree = |key: &str| outcome[key].as_str().and_then(Digest::from_hex);
+    let (Some(base), Some(current), true) = (tree("before"), tree("current"), outcome["verdict"]["kept"] == true)
+    else {
+        let message = format!("run {} is {} and has kept no result", run.id, run.state);
+        return Err(Failure::new(actum_api::error::RUN_STATE, message));
+    };
+    let changes = diff(&*open.project.blobs()?, base, current)?;
+    let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
+    let (cause, of) = (Cause::Publish, run.id.as_str());
+    let (made, rebased) =
+        open.move_head(&Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: false })?;
+    let publication = shared::publication(made.n, &made.publication);
+    let drift = made.drift.clone();
+    actum_engine::note(&open.waiter, run, &actum_engine::Done::Applied { publication: publication.clone(), drift })?;
+    out.result(
+        &json!({
+            "publication": publication, "workspace": name, "before": made.before.map(Digest::to_hex),
+            "after": rebased.after.to_hex(), "deltas": deltas_json(&rebased.changes),
+            "base_drift": paths_json(&rebased.drift), "left_out": [],
+        }),
+        || deltas_text(&rebased.changes),
+    );
+    Ok(0)
+}
+
 impl Apply {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let open = Open::new(Project::find(global)?, out)?;
+        if let Some((run, name)) = open.run_on_shared(&self.id)? {
+            return apply_shared(&open, &run, &name, out);
+        }
+        if project.is_guest()? {
+            return Err(open.run(&self.id).err().unwrap_or_else(|| {
+                Failure::new(actum_api::error::RUN_STATE, format!("run {} has no result of yours", self.id))
+            }));
+        }
         let behind = open.run_behind(&self.id)?;
         let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
         let opened = workspace::open(&project, folder, out)?;

@@ -193,7 +193,7 @@ impl Export {
         let signature = catalogue::find(&open.waiter, &open.tenant, &self.signature)?;
         self.parts.split()?;
         let labels = evidence::labels(&open, 0..u64::MAX)?;
-        let traces = receipt::traces(&open.project.folder()?)?;
+        let traces = receipt::traces(&open.project)?;
         let (mut raw, mut skipped) = (Vec::new(), Vec::new());
         evidence::each(&open, Kind::Receipt, 0, &mut |_, payload| {
             let kept = &payload["receipt"];

@@ -26,6 +26,10 @@ pub(crate) struct Diff {
 impl Diff {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
+        if project.is_guest()? || Open::new(Project::find(global)?, out)?.run_on_shared(&self.id)?.is_some() {
+            let unknown = Failure::new(actum_api::error::NOT_FOUND, format!("there is no run {:?}", self.id));
+            return self.of_run(global, unknown, out);
+        }
         let stage = match Stage::find(&project.folder()?, &self.id) {
             Ok(stage) => stage,
             Err(e @ actum_workspace::Error::Unknown { .. }) => return self.of_run(global, e.into(), out),

@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::args::Global;
+use crate::contents;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::ui::{Out, table};
@@ -55,8 +56,10 @@ impl Doctor {
         let publishing = publishing(&scratch.0);
         let walls = walls(&scratch.0);
         let sandbox: Vec<Value> = walls.iter().map(shown).collect();
+        let contents = contents(&project);
         let all = json!({
             "staging": {"chosen": best, "modes": modes}, "publishing": shown(&publishing),
+            "blobs": shown(&contents),
             "sandbox": {"available": walls.iter().all(|wall| wall.ok), "walls": sandbox},
         });
         out.result(&all, || {
@@ -70,11 +73,15 @@ impl Doctor {
             };
             let mut rows: Vec<_> = findings.iter().map(row).collect();
             rows.push(row(&publishing));
+            rows.push(row(&contents));
             let cells: Vec<_> = walls.iter().map(row).collect();
             format!("{}\n\n{}", table(&["STAGING", "", "FOUND"], &rows), table(&["SANDBOX", "", "ENFORCED BY"], &cells))
         });
-        for finding in
-            findings.iter().chain([&publishing]).chain(&walls).filter(|finding| !finding.ok || finding.improvable)
+        for finding in findings
+            .iter()
+            .chain([&publishing, &contents])
+            .chain(&walls)
+            .filter(|finding| !finding.ok || finding.improvable)
         {
             if let Some(remedy) = &finding.remedy {
                 out.remark(&format!("to get {}: {remedy}", finding.name));
@@ -122,6 +129,29 @@ fn publishing(scratch: &Path) -> Finding {
         Err(detail) => {
             let remedy = "keep the workspace on a local file system (ext4, xfs, btrfs, tmpfs, overlay)".to_owned();
             Finding { name, ok: false, improvable: false, detail, remedy: Some(remedy) }
+        }
+    }
+}
+
+/// Whether the object store can be used, if there is one: something is put there, read and removed.
+fn contents(project: &Project) -> Finding {
+    let name = "blobs";
+    let far = match contents::far(project.root()) {
+        Ok(Some(far)) => far,
+        Ok(None) => {
+            let detail = "contents are kept in the project's folder alone".to_owned();
+            return Finding { name, ok: true, improvable: false, detail, remedy: None };
+        }
+        Err(e) => return Finding { name, ok: false, improvable: false, detail: e.message, remedy: e.hint },
+    };
+    match far.probe() {
+        Ok(()) => {
+            let detail = format!("{} can be written and read", far.shown());
+            Finding { name, ok: true, improvable: false, detail, remedy: None }
+        }
+        Err(e) => {
+            let remedy = "an object store that answers and takes the keys: docs/object-stores.md".to_owned();
+            Finding { name, ok: false, improvable: false, detail: e.to_string(), remedy: Some(remedy) }
         }
     }
 }

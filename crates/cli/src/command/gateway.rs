@@ -52,6 +52,20 @@ pub(crate) struct Serve {
     record: Option<PathBuf>,
 }
 
+/// Models for whoever has a token of a server, by his tenant's permissions.
+pub(crate) fn for_caller(open: &Open, name: &str) -> Result<(Arc<Gateway>, Alive), Failure> {
+    let config = Config::read(open.project.root())?;
+    if config.providers.is_empty() {
+        return Err(Failure::new(error::NOT_FOUND, "no provider of models is set up on this server"));
+    }
+    let places = (open.project.folder()?, open.project.root().to_owned());
+    let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
+    let run = format!("gateway-{}", new_id());
+    let alive = Alive::enter(&counter.home, &run, open.waiter.journal.store_id())?;
+    let who = Authorized { run, autopilot: Some(name.to_owned()), waits: true, ..Authorized::default() };
+    Ok((Arc::new(Gateway::new(Some(Arc::new(Till::open(&counter, who))), None)), alive))
+}
+
 fn look_up(reference: &str) -> Result<String, Failure> {
     match secret::look_up(reference) {
         Some(Ok(key)) if key.len() >= KEY_BYTES_MIN => Ok(key),

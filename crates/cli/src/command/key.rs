@@ -1,10 +1,12 @@
 //! `actum key`: who signs.
 
+use actum_api::error;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::Ended;
 use crate::args::Global;
+use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
 use crate::ui::Out;
@@ -24,10 +26,17 @@ pub(crate) struct Show {
     pem: bool,
 }
 
+fn none_yet() -> Failure {
+    Failure::new(error::NOT_FOUND, "nothing has been signed here yet, so there is no key")
+        .hint("it is made by the first run, checkpoint or prediction")
+}
+
 impl Verb {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let (key, pem_only) = match self {
+            // To look is not to make: whoever asks from elsewhere may be allowed to read only.
+            Self::Show(show) if project.seat().is_some() => (Key::find(&project)?.ok_or_else(none_yet)?, show.pem),
             Self::Show(show) => (Key::find_or_make(&project)?, show.pem),
             Self::Rotate => (Key::rotate(&project)?, false),
         };

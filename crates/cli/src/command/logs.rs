@@ -38,10 +38,13 @@ impl Logs {
             return self.follow_run(project, out);
         }
         if out.json && !self.follow {
+            let is_over = !crate::execution::is_under_way(&folder);
             let text = |name: &str| {
                 String::from_utf8_lossy(&std::fs::read(folder.join(name)).unwrap_or_default()).into_owned()
             };
-            let shown = json!({"execution_id": self.id, "stdout": text("stdout"), "stderr": text("stderr")});
+            let shown = json!({
+                "execution_id": self.id, "over": is_over, "stdout": text("stdout"), "stderr": text("stderr"),
+            });
             out.line(&shown.to_string());
             return Ok(0);
         }
@@ -75,10 +78,9 @@ impl Logs {
         let path = RunFolder::of(&home, &run.id).log();
         if out.json && !self.follow {
             let text = std::fs::read(&path).unwrap_or_default();
-            out.line(
-                &json!({"run_id": run.id, "state": run.state.word(), "log": String::from_utf8_lossy(&text)})
-                    .to_string(),
-            );
+            let (state, text) = (run.state, String::from_utf8_lossy(&text));
+            let shown = json!({"run_id": run.id, "state": state.word(), "over": state.is_over(), "log": text});
+            out.line(&shown.to_string());
             return Ok(0);
         }
         let mut log = Tail::new(path);

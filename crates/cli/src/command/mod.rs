@@ -12,8 +12,10 @@ pub(crate) mod dataset;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod eval;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod gateway;
+pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
@@ -22,6 +24,7 @@ pub(crate) mod mcp;
 pub(crate) mod pointer;
 pub(crate) mod predict;
 pub(crate) mod prove;
+pub(crate) mod receipt;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod sandbox;
@@ -38,7 +41,9 @@ pub(crate) mod tool;
 pub(crate) mod trace;
 pub(crate) mod undo;
 pub(crate) mod verify;
+pub(crate) mod webhook;
 pub(crate) mod worker;
+pub(crate) mod workspace;
 
 use actum_api::error;
 use actum_ledger::registry::Kind;
@@ -76,6 +81,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Cancel(cancel) => cancel.run(&global, out),
         Command::Replay(replay) => replay.run(&global, out),
         Command::Verify(verify) => verify.run(&global, out),
+        Command::Receipt(receipt) => receipt.run(&global, out),
         Command::Gate(gate) => gate.run(&global, out),
         Command::Worker(worker) => worker.run(&global, out),
         Command::Diff(diff) => diff.run(&global, out),
@@ -83,11 +89,14 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Undo(undo) => undo.run(&global, out),
         Command::Stage(verb) => verb.run(&global, out),
         Command::Snapshot(verb) => verb.run(&global, out),
+        Command::Workspace(verb) => verb.run(&global, out),
         Command::Exec(exec) => exec.run(&global, out),
         Command::Tool(verb) => verb.run(Kind::Tool, &global, out),
         Command::Adapter(verb) => verb.run(Kind::Adapter, &global, out),
         Command::Mcp(mcp) => mcp.run(&global, out),
         Command::Logs(logs) => logs.run(&global, out),
+        Command::Events(events) => events.run(&global, out),
+        Command::Webhook(verb) => verb.run(&global, out),
         Command::Approvals(verb) => verb.run(&global, out),
         Command::Approve(approve) => approve.run(&global, out),
         Command::Deny(deny) => deny.run(&global, out),
@@ -103,6 +112,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
             Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
             None => block_on(verb.run(&global, out)),
         },
+        Command::Store(store::Verb::Gc(gc)) => gc.run(&global, out),
         Command::Store(verb) => block_on(verb.run(&global, out)),
         Command::Reference => {
             out.bytes(crate::reference::markdown(Parsed::command()).as_bytes());

@@ -150,7 +150,7 @@ fn check(path: &Path, run: Option<&Run>, key: Option<&VerifyingKey>, open: Optio
     };
     let keys: Vec<VerifyingKey> = match (key, open) {
         (Some(key), _) => vec![*key],
-        (None, Some(open)) => Key::known(&open.project)?,
+        (None, Some(open)) => Key::known_to(open)?,
         (None, None) => Vec::new(),
     };
     let fitting = keys.iter().find(|key| actum_ledger::receipt::key_id(key) == receipt.key_id);
@@ -278,20 +278,35 @@ fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), F
     let seq = entry.seq;
     included(open, seq, &body, checks)?;
     let place = predicate["place"].as_str().unwrap_or_default();
-    let before = crate::run::receipt_before(&open.waiter, &open.tenant, place, seq)?;
-    let (ok, detail) = match (predicate["previousReceipt"].as_str(), before) {
-        (None, None) => (true, "the first of its workspace".to_owned()),
-        (None, Some((before, _))) => (false, format!("it names no predecessor, and there is one in entry {before}")),
-        (Some(_), None) => (false, "its predecessor is not in the ledger before it".to_owned()),
-        (Some(named), Some((before, digest))) if named == digest => {
-            (true, format!("follows the receipt in entry {before}"))
-        }
-        (Some(_), Some((before, _))) => {
-            (false, format!("it does not name its predecessor, the receipt in entry {before}"))
-        }
-    };
+    let (ok, detail) = chained(predicate, open, place, seq)?;
     checks.note("chain", ok, detail);
     money(predicate, open, checks)
+}
+
+/// A receipt names the newest of its place that was on record when it was made. Those that came on record between that and
+/// its own entry are of others that ended at the same time, on other machines too: they stand beside it, not before it.
+fn chained(predicate: &Value, open: &Open, place: &str, seq: u64) -> Result<(bool, String), Failure> {
+    let made_at = predicate["ledger"]["size"].as_u64().unwrap_or(0);
+    let named = predicate["previousReceipt"].as_str();
+    let (mut at, mut beside) = (seq, 0_usize);
+    loop {
+        let before = crate::run::receipt_before(&open.waiter, &open.tenant, place, at)?;
+        let others = if beside > 0 { format!(", as do others; {beside} came in between") } else { String::new() };
+        match (named, before) {
+            (None, None) => return Ok((true, format!("the first of its workspace{others}"))),
+            (Some(named), Some((before, digest))) if named == digest => {
+                return Ok((true, format!("follows the receipt in entry {before}{others}")));
+            }
+            (_, Some((before, _))) if before >= made_at => (at, beside) = (before, beside + 1),
+            (None, Some((before, _))) => {
+                return Ok((false, format!("it names no predecessor, and there is one in entry {before}")));
+            }
+            (Some(_), None) => return Ok((false, "its predecessor is not in the ledger before it".to_owned())),
+            (Some(_), Some((before, _))) => {
+                return Ok((false, format!("it does not name its predecessor, the receipt in entry {before}")));
+            }
+        }
+    }
 }
 
 /// What the receipt says was spent is what the receipts of its calls say.
@@ -369,7 +384,7 @@ impl Replay {
         // What was signed by us is what is repeated: a recording says which program to run.
         let envelope = Document::read(&folder.join("RECEIPT.json")).and_then(|document| document.json())?;
         let receipt = Receipt::read(&envelope).map_err(|e| unusable(format!("its receipt is none: {e}")))?;
-        let keys = Key::known(&open.project)?;
+        let keys = Key::known_to(&open)?;
         if !keys.iter().any(|key| receipt.verify(key).is_ok()) {
             return Err(unusable("its receipt is not signed by a key of this project".into())
                 .hint("go to the project that made it; only its own runs are repeated there"));

@@ -117,11 +117,22 @@ pub(crate) struct Cancel {
     run: String,
 }
 
+/// How often somebody else may be at a run that is to be cancelled.
+const CANCELS_MAX: usize = 5;
+
 impl Cancel {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let open = Open::new(Project::find(global)?, out)?;
-        let row = open.run(&self.run)?;
-        let cancelled = cancel(&open.waiter, &row).map_err(|e| match e {
+        let mut row = open.run(&self.run)?;
+        let mut cancelled = cancel(&open.waiter, &row);
+        // A worker that takes it at this very moment is asked instead.
+        for _ in 0..CANCELS_MAX {
+            if cancelled == Err(CancelError::Lost) {
+                row = open.run(&row.id)?;
+                cancelled = cancel(&open.waiter, &row);
+            }
+        }
+        let cancelled = cancelled.map_err(|e| match e {
             CancelError::Store(e) => Failure::from(e),
             other => Failure::new(error::RUN_STATE, other.to_string()),
         })?;

@@ -14,6 +14,7 @@ use actum_engine::{Engine, Settings, Submitted, Watch, submit};
 use actum_ledger::run::{Filter, Run as Row, RunState};
 use actum_sandbox::Signals;
 use clap::Args;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::contract::{bad_config, environment};
@@ -25,7 +26,9 @@ use crate::document::Document;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::project::Project;
-use crate::run::{Open, SharedShop, Shop};
+use crate::run::{Open, Shop, Shops};
+use crate::shared::{self, Named};
+use crate::telemetry;
 use crate::ui::{Out, clean, count};
 use crate::workspace;
 
@@ -104,25 +107,48 @@ impl Run {
                 ));
             }
         }
-        let folder = folder_of(&self.file, &document, &work, &project)?;
+        let named = named_of(&document, &work)?;
+        if project.is_guest()? && named.is_none() {
+            let failure =
+                Failure::new(error::FORBIDDEN, "the files of this project are not those of the token's tenant");
+            return Err(
+                failure.hint("name a shared workspace: `workspace: git+URL#COMMIT`, `snapshot:ID` or `shared:NAME`")
+            );
+        }
+        let folder = match &named {
+            Some(_) => shared::seen_at(),
+            None => folder_of(&self.file, &document, &work, &project)?,
+        };
         let contract = self.agreed(&work, &document)?;
         let items = self.with_agents(items, &project, &document)?;
         // Before there are threads, which would get them instead.
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
-        let opened = workspace::open(&open.project, &folder, out)?;
-        let rules = workspace::rules(&folder, Vec::new(), Vec::new())?;
-        let frozen = opened.workspace.freeze(&rules, false, workspace::now_ms())?;
+        let (place, tree) = match &named {
+            Some(named) => {
+                let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
+                let head = open.head_of(named, &actor)?;
+                (open.shared_place()?, head.tree)
+            }
+            None => {
+                let opened = workspace::open(&open.project, &folder, out)?;
+                let rules = workspace::rules(&folder, Vec::new(), Vec::new())?;
+                (open.place.clone(), opened.workspace.freeze(&rules, false, workspace::now_ms())?.id)
+            }
+        };
         let names: Vec<Vec<String>> =
             levels.iter().map(|level| level.iter().map(|at| items[*at].0.id.clone()).collect()).collect();
         let wanted = actum_engine::Wanted {
             tenant: open.tenant.clone(),
-            place: open.place.clone(),
+            place,
             workspace: folder,
-            tree: frozen.id.to_hex(),
+            shared: named.as_ref().map(Named::name),
+            tree: tree.to_hex(),
             contract,
             items,
             draft: self.dry_run,
+            trace: trace_of(&open.project),
+            once: open.project.seat().and_then(|seat| seat.once),
         };
         let submitted = submit(&open.waiter, wanted).map_err(|e| match e {
             actum_engine::SubmitError::Store(e) => Failure::from(e),
@@ -180,6 +206,15 @@ impl Run {
     }
 }
 
+/// The trace that whoever submits is in: told with the request, or where this process was started.
+fn trace_of(project: &Project) -> Option<String> {
+    let named = match project.seat() {
+        Some(seat) => seat.trace.clone(),
+        None => std::env::var("TRACEPARENT").ok(),
+    };
+    named.filter(|text| telemetry::trace::parse(text).is_some())
+}
+
 /// Levels that wait for a person.
 fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
     let mut wants = Vec::new();
@@ -227,6 +262,15 @@ fn disordered(bad: &work::BadOrder, document: &Document) -> Failure {
     }
 }
 
+/// The shared workspace that is worked on, if the file names one.
+fn named_of(document: &Document, work: &Work) -> Result<Option<Named>, Failure> {
+    let named = work.workspace.as_deref().and_then(Named::read).transpose();
+    named.map_err(|failure| match document.place_of_key("workspace") {
+        Some(place) => failure.at(place),
+        None => failure,
+    })
+}
+
 /// The folder that is worked on: as the file says, seen from where the file is.
 fn folder_of(file: &Path, document: &Document, work: &Work, project: &Project) -> Result<PathBuf, Failure> {
     let base = match document.name == "stdin" || project.seat().is_some() {
@@ -270,8 +314,10 @@ pub(crate) fn work_on(
     watch: Arc<dyn Watch>,
 ) -> Result<(), Failure> {
     let shop = Shop::open(open, jobs.min(4))?;
-    let settings = Settings { owner: shop.owner.clone(), place: open.place.clone(), lease, jobs, submission };
-    let workshop = Arc::new(SharedShop(Arc::clone(&shop)));
+    let places = vec![open.place.clone(), open.shared_place()?];
+    let settings = Settings { owner: shop.owner.clone(), places, lease, jobs, submission };
+    let workshop = Arc::new(Shops::new(open, Arc::clone(&shop)));
+    let watch = telemetry::watched(watch);
     let engine = Arc::new(Engine::new(open.waiter.clone(), workshop, watch, settings));
     let (asked, told) = (Arc::clone(&engine), Arc::new(AtomicBool::new(false)));
     let heeding = std::thread::Builder::new().name("actum-signals".into()).spawn(move || {
@@ -303,27 +349,47 @@ pub(crate) fn exit_code(row: &Row) -> u8 {
     }
 }
 
+/// What is shown of an outcome. The rest of it is long, and lists would build it for nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Told {
+    result: Value,
+    verdict: Value,
+    error: Value,
+    warnings: Option<Value>,
+    drift: Option<Value>,
+    undone: Value,
+}
+
+/// What is shown of the metadata; by the name in `metadata::HASH`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Agreed {
+    #[serde(rename = "executionContractHash")]
+    contract_hash: Value,
+}
+
 /// A run as `run --json` shows it: who it was, and its result.
 pub(crate) fn run_json(row: &Row) -> Value {
-    let outcome: Value = row.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let metadata: Value = serde_json::from_str(&row.metadata).unwrap_or_default();
+    let outcome: Told = row.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let metadata: Agreed = serde_json::from_str(&row.metadata).unwrap_or_default();
+    let Told { result, verdict, error, warnings, drift, undone } = outcome;
     let mut shown = json!({
         "run_id": row.id, "item_id": row.item, "state": row.state.word(), "attempt": row.attempt,
-        "contract_hash": metadata[actum_contract::metadata::HASH],
+        "contract_hash": metadata.contract_hash,
     });
-    let result = outcome["result"].as_object().cloned();
-    if let (Some(fields), Some(result)) = (shown.as_object_mut(), &result) {
-        fields.extend(result.clone());
+    match (shown.as_object_mut(), result) {
+        (Some(fields), Value::Object(result)) => fields.extend(result),
+        _ => {
+            shown["status"] = verdict.get("status").cloned().unwrap_or(json!(null));
+            shown["error"] = error["message"].clone();
+        }
     }
-    if result.is_none() {
-        shown["status"] = outcome["verdict"].get("status").cloned().unwrap_or(json!(null));
-        shown["error"] = outcome["error"]["message"].clone();
-    }
-    shown["error_code"] = outcome["error"]["code"].clone();
-    shown["warnings"] = outcome.get("warnings").cloned().unwrap_or(json!([]));
-    shown["kept"] = outcome["verdict"].get("kept").cloned().unwrap_or(json!(false));
-    shown["base_drift"] = outcome.get("drift").cloned().unwrap_or(json!([]));
-    if outcome["undone"] == true {
+    shown["error_code"] = error["code"].clone();
+    shown["warnings"] = warnings.unwrap_or(json!([]));
+    shown["kept"] = verdict.get("kept").cloned().unwrap_or(json!(false));
+    shown["base_drift"] = drift.unwrap_or(json!([]));
+    if undone == true {
         shown["undone"] = json!(true);
     }
     shown

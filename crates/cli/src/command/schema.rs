@@ -40,18 +40,27 @@ const SCHEMAS: [(&str, Make); 13] = [
     ("work", actum_contract::work::schema),
 ];
 
+/// The names there are.
+pub(crate) fn names() -> [&'static str; SCHEMAS.len()] {
+    SCHEMAS.map(|(name, _)| name)
+}
+
+/// The schema of a name.
+pub(crate) fn named(name: &str) -> Option<Value> {
+    SCHEMAS.iter().find(|(known, _)| *known == name).map(|(_, make)| make())
+}
+
 impl Schema {
     pub(crate) fn run(self, out: &mut Out) -> Ended {
-        let names = SCHEMAS.map(|(name, _)| name);
+        let names = names();
         let Some(wanted) = self.name.filter(|_| !self.list) else {
             out.result(&json!({"schemas": names}), || names.join("\n"));
             return Ok(0);
         };
-        let found = SCHEMAS.iter().find(|(name, _)| *name == wanted).ok_or_else(|| {
+        let schema = named(&wanted).ok_or_else(|| {
             let message = format!("there is no schema named {wanted:?}");
             Failure::new(error::NOT_FOUND, message).hint(format!("there are {}", names.join(", ")))
         })?;
-        let schema = found.1();
         out.line(&serde_json::to_string_pretty(&schema).unwrap_or_else(|_| schema.to_string()));
         Ok(0)
     }

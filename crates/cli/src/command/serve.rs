@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actum_api::error;
 use actum_api::route::{Need, ROUTES, Route};
+use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_engine::Waiter;
 use actum_ledger::access::{Action, Change, Kept, Role};
 use actum_ledger::draft;
 use actum_ledger::journal::{Journal, Outcome};
 use actum_ledger::run::Runs;
+use actum_ledger::webhook::Webhooks;
 use actum_sandbox::Signals;
-use actum_server::Refused;
-use actum_server::api::{Answer, Api, Caller, Face, Given, Line, Settings};
+use actum_server::api::{Answer, Api, Caller, Event, Face, Given, Line, Reached, Settings, Source, Wish};
+use actum_server::{Models, Refused};
 use actum_store::Store;
 use clap::Args;
 use jiff::Timestamp;
@@ -25,22 +27,31 @@ use serde_json::{Value, json};
 use super::Ended;
 use super::run::{LEASE, work_on};
 use crate::access;
-use crate::args::Global;
+use crate::args::{Command, Global};
+use crate::config::Config;
 use crate::face;
 use crate::failure::Failure;
+use crate::feed;
+use crate::hook::Deliveries;
+use crate::housekeeping::House;
+use crate::log::{self, Form, Level};
+use crate::metrics::{self, Facts, Requests};
+use crate::model::alive::Alive;
+use crate::model::gateway::Gateway;
 use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::Open;
 use crate::seat::Seat;
-use crate::ui::{Out, note};
+use crate::telemetry;
+use crate::ui::Out;
 use crate::workspace::{LOCAL_TENANT, new_id};
 
 /// How long requests may go on when it is told to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Commands that act on files of the project. They are those of whoever has the project, not of other tenants.
-const OF_THE_PROJECT: [&str; 12] =
-    ["run", "resume", "apply", "undo", "diff", "snapshot", "exec", "tool", "adapter", "replay", "verify", "logs"];
+/// Commands that act on files of the project. They are those of whoever has the project, not of other tenants, whose runs
+/// are on shared workspaces.
+const OF_THE_PROJECT: [&str; 4] = ["snapshot", "exec", "tool", "adapter"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -60,14 +71,22 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 100)]
     rate: u32,
 
-    /// Print a line of JSON for every request, on stderr
-    #[arg(long)]
-    log: bool,
+    /// How often old things are removed and stuck ones looked for, in seconds; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
+    housekeeping: u64,
+
+    /// Print a line for everything that happens, on stderr: every request, every run that is taken and ends, trouble;
+    /// ACTUM_LOG=error|warn|info|debug says how much
+    #[arg(long, value_name = "FORM", num_args = 0..=1, default_missing_value = "json")]
+    log: Option<Form>,
 }
 
 impl Serve {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
+        if let Some(form) = self.log {
+            log::begin(form);
+        }
         // Before there are threads, which would get them instead.
         let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let internal = |e: std::io::Error| Failure::new(error::INTERNAL, format!("cannot start: {e}"));
@@ -76,7 +95,16 @@ impl Serve {
         let (runs, journal): (Arc<dyn Runs>, Arc<dyn Journal>) = (store.clone(), store.clone());
         let waiter = Waiter::new(runtime, runs, journal);
         project.folder()?;
-        let front = Arc::new(Front { store, waiter, root: project.root().to_owned(), openapi: OnceLock::new() });
+        face::sweep();
+        let requests = Arc::new(Requests::default());
+        let front = Arc::new(Front {
+            store,
+            waiter,
+            root: project.root().to_owned(),
+            openapi: OnceLock::new(),
+            requests: Arc::clone(&requests),
+            purses: Mutex::default(),
+        });
         let cannot = |e: std::io::Error| {
             let failure = Failure::new(error::FILE, format!("cannot listen on {}: {e}", self.listen));
             failure.hint("`--listen 127.0.0.1:0` takes any port that is free")
@@ -85,20 +113,16 @@ impl Serve {
         let address = listener.local_addr().map_err(cannot)?;
         // Not before there is a place to serve at: one that nobody is shown would keep the next server from making one.
         let made = front.first_token(self.listen)?;
-        let log = |line: &Line| {
-            note(&json!({
-                "method": line.method, "route": line.route, "status": line.status, "ms": line.ms, "tenant": line.tenant,
-                "token": line.token, "request_id": line.request_id,
-            }).to_string());
-        };
         let settings = Settings {
             hosts: self.host.clone(),
             requests_per_second: self.rate,
             burst: self.rate.saturating_mul(2),
             request_prefix: new_id().chars().take(8).collect(),
-            log: self.log.then(|| Arc::new(log) as _),
+            log: Some(Arc::new(move |line: &Line| tell(line, &requests))),
             ..Settings::default()
         };
+        let webhooks: Arc<dyn Webhooks> = front.store.clone();
+        let deliveries = Deliveries::begin(&webhooks, &front.waiter, &Config::read(project.root())?)?;
         let face: Arc<dyn Face> = front.clone();
         let api = Api::serve(listener, face, ROUTES, settings).map_err(cannot)?;
         let url = format!("http://{address}");
@@ -107,16 +131,19 @@ impl Serve {
             Some(token) => format!("serving {url}\nexport ACTUM_SERVER={url} ACTUM_TOKEN={token}"),
             None => format!("serving {url}"),
         });
+        let _house = House::begin(&front, Duration::from_secs(self.housekeeping))?;
         if self.workers == 0 {
             signals.next();
         } else {
             let seat = Arc::new(front.seat(Tenant::new(LOCAL_TENANT).map_err(|e| bad_tenant(&e))?, "worker"));
             let open = Open::new(Project::seated(seat), out)?;
-            let watch = Arc::new(Progress::lines(out));
+            let watch = Arc::new(Progress::unless_logged(out));
             work_on(&open, None, usize::from(self.workers), LEASE, Some(signals), watch)?;
         }
         out.remark("stopping: what was asked is answered first");
         api.end(PATIENCE);
+        front.close_purses();
+        drop(deliveries);
         Ok(0)
     }
 }
@@ -125,16 +152,42 @@ fn bad_tenant(e: &impl std::fmt::Display) -> Failure {
     Failure::new(error::INTERNAL, e.to_string())
 }
 
+/// What is told of a request that is over: to the log, to `/metrics`, to the collector.
+fn tell(line: &Line, requests: &Requests) {
+    requests.note(line);
+    let trace = line.trace.as_deref().and_then(telemetry::trace::parse);
+    let level = if line.status >= 500 { Level::Error } else { Level::Info };
+    if log::hears(level) {
+        let fields = json!({
+            "method": line.method, "route": line.route, "status": line.status, "ms": line.ms, "tenant": line.tenant,
+            "token": line.token, "request_id": line.request_id,
+            "trace_id": trace.map(|trace| trace.trace_id().to_string()),
+        });
+        log::say(level, "request", &fields);
+    }
+    telemetry::request(&telemetry::Request {
+        method: line.method,
+        route: line.route,
+        status: line.status,
+        took: line.took,
+        id: &line.request_id,
+        parent: line.trace.as_deref(),
+    });
+}
+
 /// What stands behind the door.
-struct Front {
-    store: Arc<dyn Store>,
-    waiter: Waiter,
+pub(crate) struct Front {
+    pub store: Arc<dyn Store>,
+    pub waiter: Waiter,
     root: PathBuf,
     openapi: OnceLock<Arc<[u8]>>,
+    requests: Arc<Requests>,
+    /// By which those who have asked models do it, by their token.
+    purses: Mutex<BTreeMap<String, (Arc<Gateway>, Alive)>>,
 }
 
 impl Front {
-    fn seat(&self, tenant: Tenant, actor: &str) -> Seat {
+    pub(crate) fn seat(&self, tenant: Tenant, actor: &str) -> Seat {
         Seat::new(Arc::clone(&self.store), self.waiter.clone(), tenant, actor.to_owned(), self.root.clone())
     }
 
@@ -173,6 +226,12 @@ impl Front {
         }
     }
 
+    /// Nobody asks models any more: what was cut off is settled as far as it can be.
+    fn close_purses(&self) {
+        let purses = std::mem::take(&mut *self.purses.lock().unwrap_or_else(PoisonError::into_inner));
+        purses.into_values().for_each(|(gateway, _alive)| gateway.close());
+    }
+
     fn refused(name: &str, message: &str) -> Refused {
         Refused::named(name, message, &Value::Null, None)
     }
@@ -188,7 +247,10 @@ impl Face for Front {
                 role: token.role.word().to_owned(),
             }),
             Ok(None) => Err(Self::refused(error::UNAUTHORIZED, "the token opens nothing")),
-            Err(e) => Err(Self::refused(error::STORE_UNAVAILABLE, &e.to_string())),
+            Err(e) => {
+                log::store_trouble(&e.to_string());
+                Err(Self::refused(error::STORE_UNAVAILABLE, &e.to_string()))
+            }
         }
     }
 
@@ -211,7 +273,36 @@ impl Face for Front {
         let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else {
             return answer_of(&Self::refused(error::UNAUTHORIZED, "the token opens nothing"));
         };
-        face::run(Arc::new(self.seat(tenant, &caller.name)), route, &given)
+        let seat = self.seat(tenant, &caller.name).traced(given.trace.clone());
+        let seat = seat.once(given.once.map(Digest));
+        face::run(Arc::new(seat), route, &given)
+    }
+
+    fn wish(&self, caller: &Caller, route: &'static Route, given: &Given) -> Result<Wish, Refused> {
+        let unknown = || Self::refused(error::UNAUTHORIZED, "the token opens nothing");
+        let tenant = Tenant::new(caller.tenant.as_str()).map_err(|_| unknown())?;
+        // What is not of the form that the document shows, and what is and cannot be had, are told apart.
+        let Command::Events(events) = face::read(route, given).map_err(|failure| refusal_of(&failure))?.command else {
+            return Err(Self::refused(error::INTERNAL, &format!("{} tells no events", route.path)));
+        };
+        let seat = Arc::new(self.seat(tenant, &caller.name));
+        let wished = || events.wish_of(&Open::new(Project::seated(seat), &Out::captured(true))?);
+        wished().map_err(|failure| refusal_of(&failure).with_status(failure.row.status_once_read()))
+    }
+
+    fn reached(&self, source: &Source) -> Result<Reached, Refused> {
+        feed::reached(&self.waiter, source).map_err(|failure| refusal_of(&failure))
+    }
+
+    fn stretch(&self, source: &Source, after: Option<u64>) -> Result<Vec<Event>, Refused> {
+        feed::stretch(&self.waiter, source, after).map_err(|failure| refusal_of(&failure))
+    }
+
+    fn is_in(&self, caller: &Caller) -> Result<bool, Refused> {
+        let found = self.waiter.wait(self.store.token(&caller.token));
+        let found = found.map_err(|e| Self::refused(error::STORE_UNAVAILABLE, &e.to_string()))?;
+        let now_ms = Timestamp::now().as_millisecond();
+        Ok(found.is_some_and(|token| token.tenant.as_str() == caller.tenant && token.is_in_force(now_ms)))
     }
 
     fn kept(&self, caller: &Caller, key: &str, request_hash: &str) -> Result<Option<Answer>, Refused> {
@@ -241,30 +332,50 @@ impl Face for Front {
         let _ = self.waiter.wait(self.store.keep(&tenant, &caller.token, key, kept));
     }
 
+    fn models(&self, caller: &Caller) -> Result<Arc<dyn Models>, Refused> {
+        let mut purses = self.purses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((gateway, _)) = purses.get(&caller.token) {
+            return Ok(Arc::clone(gateway) as _);
+        }
+        let opened = || {
+            let tenant = Tenant::new(caller.tenant.as_str()).map_err(|e| bad_tenant(&e))?;
+            let seat = Arc::new(self.seat(tenant, &caller.name));
+            super::gateway::for_caller(&Open::new(Project::seated(seat), &Out::captured(true))?, &caller.name)
+        };
+        let (gateway, alive) = opened().map_err(|failure| refusal_of(&failure))?;
+        purses.insert(caller.token.clone(), (Arc::clone(&gateway), alive));
+        Ok(gateway)
+    }
+
     fn openapi(&self) -> Arc<[u8]> {
         Arc::clone(self.openapi.get_or_init(|| face::openapi().to_string().into_bytes().into()))
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.waiter.wait(self.store.tenants()).map(|_| ()).map_err(|e| e.to_string())
+        self.waiter.wait(self.store.tenants()).map(|_| ()).map_err(|e| {
+            log::store_trouble(&e.to_string());
+            e.to_string()
+        })
     }
 
     /// Of all tenants together: whoever reads it is not asked whose he is, and is told of nobody that he is there.
     fn metrics(&self) -> String {
-        let mut sums: BTreeMap<(&str, Option<String>), u64> = BTreeMap::new();
+        let mut facts = Facts { now_ms: Timestamp::now().as_millisecond(), ..Facts::default() };
+        match self.waiter.wait(self.store.queue(facts.now_ms)) {
+            Ok(queue) => facts.queue = Some(queue),
+            Err(e) => log::store_trouble(&e.to_string()),
+        }
         for tenant in self.waiter.wait(self.store.tenants()).unwrap_or_default() {
             for (state, code, number) in self.waiter.wait(self.store.counts(&tenant)).unwrap_or_default() {
-                *sums.entry((state.word(), code)).or_default() += number;
+                *facts.runs.entry((state, code)).or_default() += number;
             }
         }
-        let label = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let mut lines = vec!["# HELP actum_runs Runs by their state.".to_owned(), "# TYPE actum_runs gauge".to_owned()];
-        for ((state, code), number) in sums {
-            let code = code.map(|code| format!(",error=\"{}\"", label(&code))).unwrap_or_default();
-            lines.push(format!("actum_runs{{state=\"{state}\"{code}}} {number}"));
-        }
-        lines.join("\n") + "\n"
+        metrics::text(&facts, &self.requests)
     }
+}
+
+fn refusal_of(failure: &Failure) -> Refused {
+    Refused::named(failure.row.name, &failure.message, &failure.details, failure.hint.as_deref())
 }
 
 fn answer_of(refused: &Refused) -> Answer {

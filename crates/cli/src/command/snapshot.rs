@@ -7,8 +7,8 @@ use actum_contract::blob::{BlobError, Blobs as _};
 use actum_contract::digest::Digest;
 use actum_kernel::Event;
 use actum_ledger::run::{Filter, RunState};
-use actum_store::blob::Thoroughness;
-use actum_workspace::{Rules, Snapshot, diff, retain, thaw_new};
+use actum_store::blob::{Folder, Swept, Thoroughness};
+use actum_workspace::{Kept, Limit, Rules, Snapshot, diff, leaves, retain, thaw_new};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -122,7 +122,7 @@ impl Verb {
             Self::Thaw(thaw) => thaw.run(&project, out),
             Self::Diff(diff) => diff.run(&project, out),
             Self::List => list(&project, out),
-            Self::Gc(gc) => gc.run(global, &project, out),
+            Self::Gc(gc) => gc.run(&project, out),
             Self::Pin(named) => named.change(&project, out, "pinned", |s, home| s.pin(home, true)),
             Self::Unpin(named) => named.change(&project, out, "unpinned", |s, home| s.pin(home, false)),
             Self::Forget(named) => named.change(&project, out, "forgot", |s, home| s.forget(home)),
@@ -148,7 +148,7 @@ impl Freeze {
 }
 
 /// A number of bytes for people.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
@@ -159,7 +159,7 @@ fn size(bytes: u64) -> String {
 impl Thaw {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
         let home = project.folder()?;
-        let snapshot = Snapshot::find(&home, &self.id)?;
+        let snapshot = find(project, &self.id)?;
         refuse_own(&self.dir)?;
         let is_new = match std::fs::read_dir(&self.dir) {
             Ok(mut entries) => entries.next().is_none(),
@@ -233,10 +233,26 @@ impl Diff {
     }
 }
 
+/// A snapshot on the list; or, by its whole id, one that another machine has made: its contents are all there is of it.
+fn find(project: &Project, text: &str) -> Result<Snapshot, Failure> {
+    let home = project.folder()?;
+    let unknown = match Snapshot::find(&home, text) {
+        Err(e @ actum_workspace::Error::Unknown { .. }) => e,
+        found => return Ok(found?),
+    };
+    let Some(id) = Digest::from_hex(text) else { return Err(unknown.into()) };
+    let blobs = project.blobs()?;
+    if !blobs.contains(id)? {
+        return Err(unknown.into());
+    }
+    let files = leaves(&*blobs, id)?.len() as u64;
+    Ok(Snapshot { id, at_ms: now_ms(), folder: home, files, bytes: 0, pinned: false, rules: Rules::default() })
+}
+
 /// A snapshot by its id, or a folder as it is now.
 fn id_of(project: &Project, text: &str, out: &Out) -> Result<Digest, Failure> {
-    match Snapshot::find(&project.folder()?, text) {
-        Err(actum_workspace::Error::Unknown { .. }) if project.seat().is_none() && Path::new(text).is_dir() => {
+    match find(project, text) {
+        Err(e) if e.row.name == error::NOT_FOUND && project.seat().is_none() && Path::new(text).is_dir() => {
             let folder = Path::new(text);
             let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
             let Opened { workspace, .. } = workspace::open(project, folder, out)?;
@@ -279,8 +295,9 @@ fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
     for state in [RunState::Queued, RunState::Running, RunState::Blocked, RunState::Failed] {
         let mut before = None;
         loop {
-            let (place, before_id) = (Some(open.place.clone()), before.clone());
-            let filter = Filter { state: Some(state), place, before: before_id, limit: RUNS_PAGE, submission: None };
+            let before_id = before.clone();
+            let filter =
+                Filter { state: Some(state), place: None, before: before_id, limit: RUNS_PAGE, submission: None };
             let runs = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
             let Some(last) = runs.last() else { break };
             before = Some(last.id.clone());
@@ -297,6 +314,12 @@ fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
             }
         }
     }
+    for head in open.waiter.wait(open.heads.heads_of(&open.tenant))? {
+        // What a shared workspace was may be wanted back.
+        for n in 1..=head.n {
+            trees.extend(open.made(&head.workspace, n)?.map(|made| made.after));
+        }
+    }
     trees.sort_unstable();
     trees.dedup();
     // One that is gone already cannot be kept any more.
@@ -308,22 +331,42 @@ fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
 /// Runs read at a time.
 const RUNS_PAGE: usize = 200;
 
+/// What a sweep of the snapshots came to.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    pub swept: Swept,
+    pub kept: Kept,
+}
+
+/// Removes what nothing refers to; of the rest what is beyond the limit.
+pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep, Failure> {
+    let opened = workspace::open(project, project.root(), out)?;
+    let mut kept = None;
+    // Nothing is published meanwhile: what is under way could not be seen as a whole.
+    let _still = workspace::lock(project, &opened, out)?;
+    let needed = trees_of_runs(&Open::new(Project::at(project), out)?)?;
+    let reach = |blobs: &Folder| {
+        let cost = |digest| blobs.cost(digest);
+        retain(&opened.workspace, blobs, &needed, &cost, limit)
+    };
+    if limit.dry {
+        let kept = reach(&opened.blobs)?;
+        return Ok(Sweep { swept: opened.blobs.would_sweep(&kept.contents)?, kept });
+    }
+    let how = if limit.bytes_max.is_some() { Thoroughness::Exact } else { Thoroughness::Cheap };
+    let swept = opened.blobs.sweep(how, |blobs| {
+        let found = reach(blobs)?;
+        let contents = found.contents.clone();
+        kept = Some(found);
+        Ok::<_, actum_workspace::Error>(contents)
+    })?;
+    Ok(Sweep { swept, kept: kept.unwrap_or_default() })
+}
+
 impl Gc {
-    fn run(self, global: &Global, project: &Project, out: &mut Out) -> Ended {
-        let opened = workspace::open(project, project.root(), out)?;
-        let mut kept = None;
-        // Nothing is published meanwhile: what is under way could not be seen as a whole.
-        let _still = workspace::lock(project, &opened, out)?;
-        let needed = trees_of_runs(&Open::new(Project::find(global)?, out)?)?;
-        let how = if self.max_bytes.is_some() { Thoroughness::Exact } else { Thoroughness::Cheap };
-        let swept = opened.blobs.sweep(how, |blobs| {
-            let cost = |digest| blobs.cost(digest);
-            let found = retain(&opened.workspace, blobs, &needed, &cost, self.max_bytes)?;
-            let contents = found.contents.clone();
-            kept = Some(found);
-            Ok::<_, actum_workspace::Error>(contents)
-        })?;
-        let kept = kept.unwrap_or_default();
+    fn run(self, project: &Project, out: &mut Out) -> Ended {
+        let limit = Limit { bytes_max: self.max_bytes, ..Limit::default() };
+        let Sweep { swept, kept } = sweep(project, limit, out)?;
         let forgotten: Vec<_> = kept.forgotten.iter().map(|id| id.to_hex()).collect();
         let late: Vec<_> = kept.late_writes.iter().map(|path| path.display().to_string()).collect();
         out.result(

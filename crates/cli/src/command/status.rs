@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::Ended;
-use super::run::{block, run_json};
+use super::run::{block, exit_code, run_json};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
@@ -99,14 +99,21 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         "governance": governance,
     });
     if let Ok((_, agreement, agreed)) = actum_engine::read_agreement(&row.metadata) {
-        let story = actum_engine::story(&open.waiter, row)?;
+        // Only a fork's story begins elsewhere.
+        let story = match &agreement.fork_of {
+            None => actum_engine::events_of(&rows).unwrap_or_default(),
+            Some(_) => actum_engine::story(&open.waiter, row)?,
+        };
         let state = State::fold(agreed, &story);
         shown["progress"] = json!({
             "phase": state.phase.word(), "steps": state.steps.len(), "steps_done": state.steps_done,
             "files": state.files, "tool_ops": state.tool_ops(), "spent_ms": state.spent_ms,
             "runtime_corrections": state.runtime_corrections, "heavy_corrections": state.heavy_corrections,
         });
-        shown["workspace"] = json!(agreement.workspace);
+        shown["workspace"] = match &agreement.shared {
+            Some(name) => json!(name),
+            None => json!(agreement.workspace),
+        };
         if let Some(fork) = agreement.fork_of {
             shown["fork_of"] = json!(fork.run);
         }
@@ -133,6 +140,10 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         shown["error"] = outcome["error"].clone();
     }
     shown["warnings"] = outcome.get("warnings").cloned().unwrap_or(json!([]));
+    if row.state.is_over() {
+        // As `run` tells of it, for whoever waits elsewhere.
+        (shown["run"], shown["exit"]) = (run_json(row), json!(exit_code(row)));
+    }
     Ok(shown)
 }
 

@@ -8,6 +8,7 @@ use actum_store::{Check, Location, Older, Projection, Store};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::gc::Gc;
 use super::{Ended, verify};
 use crate::args::Global;
 use crate::failure::Failure;
@@ -24,6 +25,8 @@ pub(crate) enum Verb {
     Rebuild,
     /// Copy the store, as of one moment, to a new SQLite file
     Backup(Backup),
+    /// Remove what is older than [retention] of actum.toml keeps it, and contents that nothing refers to
+    Gc(Gc),
 }
 
 #[derive(Debug, Args)]
@@ -41,6 +44,7 @@ impl Verb {
             Self::Check => check(&project, &store, out).await,
             Self::Rebuild => rebuild(&store, out).await,
             Self::Backup(backup) => backup.run(&project, &store, out).await,
+            Self::Gc(_) => Err(Failure::new(error::INTERNAL, "it waits for itself")),
         }
     }
 }

@@ -95,7 +95,7 @@ fn list(open: &Open, run: Option<&str>, limit: u64, out: &mut Out) -> Ended {
 
 fn show(open: &Open, id: &str, out: &mut Out) -> Ended {
     let payload = find(open, id)?;
-    let traces = receipt::traces(&open.project.folder()?)?;
+    let traces = receipt::traces(&open.project)?;
     let mut shown = receipt::whole(&payload, &traces)?;
     // What a prediction asked is with its calls.
     if payload["receipt"]["kind"] == "prediction" {

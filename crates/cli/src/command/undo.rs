@@ -1,15 +1,20 @@
 //! `actum undo`: take a publication back. An undo is a publication itself, so it can be undone too.
 
 use actum_api::error;
-use actum_workspace::Cause;
+use actum_contract::digest::Digest;
+use actum_kernel::Event;
+use actum_ledger::head;
+use actum_ledger::run::Run;
+use actum_workspace::{Cause, Change, diff};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
+use crate::shared::{self, Wanted};
 use crate::ui::Out;
 use crate::workspace::{self, Ledger, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
@@ -20,10 +25,58 @@ pub(crate) struct Undo {
     id: String,
 }
 
+/// What a run published to a shared workspace is taken back from its head, wherever it still stands.
+fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
+    let events = actum_engine::story(&open.waiter, run)?;
+    let published = events.iter().rev().find_map(|event| match event {
+        Event::Published { publication, .. } => shared::read_publication(publication).map(|(n, _)| n),
+        _ => None,
+    });
+    let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let earlier = match published.filter(|_| outcome["undone"] != true) {
+        Some(n) => open.made(name, n)?,
+        None => None,
+    };
+    let Some((earlier, before)) = earlier.and_then(|made| made.before.map(|before| (made, before))) else {
+        let message = format!("run {} has published nothing that could be taken back", run.id);
+        return Err(Failure::new(error::RUN_STATE, message));
+    };
+    let changes: Vec<Change> =
+        diff(&*open.project.blobs()?, before, earlier.after)?.iter().map(Change::reversed).collect();
+    let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
+    let (cause, of, base) = (head::Cause::Undo, earlier.publication.as_str(), earlier.after);
+    let (made, rebased) =
+        open.move_head(&Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: true })?;
+    if rebased.changes.is_empty() && !rebased.kept.is_empty() {
+        let message = "nothing was undone: every path was changed again later";
+        return Err(Failure::new(error::PUBLISH_CONFLICT, message).details(json!({"paths": paths_json(&rebased.kept)})));
+    }
+    let publication = shared::publication(made.n, &made.publication);
+    actum_engine::note(&open.waiter, run, &actum_engine::Done::Undone { publication: publication.clone() })?;
+    out.result(
+        &json!({
+            "publication": publication, "undoes": earlier.publication, "workspace": name,
+            "before": made.before.map(Digest::to_hex), "after": rebased.after.to_hex(),
+            "deltas": deltas_json(&rebased.changes), "kept": paths_json(&rebased.kept),
+        }),
+        || deltas_text(&rebased.changes),
+    );
+    Ok(0)
+}
+
 impl Undo {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let open = Open::new(Project::find(global)?, out)?;
+        if let Some((run, name)) = open.run_on_shared(&self.id)? {
+            return undo_shared(&open, &run, &name, out);
+        }
+        if project.is_guest()? {
+            return Err(open
+                .run(&self.id)
+                .err()
+                .unwrap_or_else(|| Failure::new(error::RUN_STATE, format!("run {} has no result of yours", self.id))));
+        }
         let behind = open.run_behind(&self.id)?;
         let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
         let opened = workspace::open(&project, folder, out)?;

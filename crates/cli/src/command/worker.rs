@@ -9,6 +9,7 @@ use serde_json::json;
 use super::run::{LEASE, LEASE_MIN, work_on};
 use super::{Ended, signals};
 use crate::args::Global;
+use crate::log::{self, Form};
 use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::Open;
@@ -23,15 +24,22 @@ pub(crate) struct Worker {
     /// Seconds after which a worker that is not heard of has lost its runs
     #[arg(long, value_name = "SECONDS", default_value_t = LEASE.as_secs(), value_parser = clap::value_parser!(u64).range(LEASE_MIN.as_secs()..=3600))]
     lease: u64,
+
+    /// Print a line for everything that happens, on stderr; ACTUM_LOG=error|warn|info|debug says how much
+    #[arg(long, value_name = "FORM", num_args = 0..=1, default_missing_value = "json")]
+    log: Option<Form>,
 }
 
 impl Worker {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let signals = signals(global)?;
+        if let Some(form) = self.log {
+            log::begin(form);
+        }
         let open = Open::new(project, out)?;
         out.remark(&format!("works for {}; Ctrl-C ends it, its runs go on later", open.project.root().display()));
-        let watch = Arc::new(Progress::lines(out));
+        let watch = Arc::new(Progress::unless_logged(out));
         work_on(&open, None, usize::from(self.slots), Duration::from_secs(self.lease), signals, watch)?;
         if out.json {
             out.line(&json!({"stopped": true}).to_string());

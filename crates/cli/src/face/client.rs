@@ -1,15 +1,17 @@
 //! The command line as a client: with `--server`, what was typed is asked of a server, and what it answers is printed as if it
 //! had been done here. Called by `main`, and by nobody who runs in a seat. It opens no project and no store.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use actum_api::client::{self, Answer, ClientError};
+use actum_api::client::{self, Answer, ClientError, Line};
 use actum_api::error::{self, TABLE};
 use clap::ArgMatches;
 use serde_json::Value;
 
+use super::follow;
 use super::request::{self, Request};
 use super::{JSON, JSON_LINES};
 use crate::args::{Global, Parsed};
@@ -30,8 +32,8 @@ const TRIES_MAX: usize = 2;
 const EXIT: &str = "x-actum-exit";
 
 /// Commands that work on this machine whoever else is asked.
-const LOCAL: [&str; 10] =
-    ["canon", "completions", "contract", "doctor", "init", "reference", "sandbox", "schema", "serve", "token"];
+const LOCAL: [&str; 9] =
+    ["canon", "completions", "contract", "doctor", "init", "reference", "sandbox", "schema", "serve"];
 
 /// The server that is to be asked; none if the command works here.
 pub(crate) fn server(parsed: &Parsed, typed: &ArgMatches) -> Result<Option<String>, Failure> {
@@ -57,21 +59,50 @@ fn chosen(global: &Global, named: Option<String>, typed: &ArgMatches) -> Result<
         let failure = Failure::new(error::USAGE, "--store is here, and the server has a store of its own");
         return Err(failure.hint(format!("leave out --store, or --server and {SERVER}")));
     }
-    if url.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://")) {
-        let failure = Failure::new(error::USAGE, format!("{url} cannot be asked: https is not spoken here yet"));
-        return Err(failure.hint("reach it by a tunnel that ends at http://127.0.0.1:PORT"));
+    let is_secure = url.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
+    if !is_secure && !global.insecure && !is_near(&url) {
+        let message = format!("{url} is elsewhere, and over http others on the way can read the token");
+        let failure = Failure::new(error::USAGE, message);
+        return Err(failure.hint("use https, a tunnel that ends at http://127.0.0.1:PORT, or say --insecure"));
     }
     Ok(Some(url))
+}
+
+/// Whether it is this machine that is asked. What is no address at all is told of later.
+fn is_near(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(inner) => inner.split(']').next().unwrap_or_default(),
+        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+    };
+    let is_loopback = |address: std::net::IpAddr| address.to_canonical().is_loopback();
+    host.is_empty() || host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
 }
 
 /// Asks the server, and prints what it answers.
 pub(crate) fn run(server: &str, global: &Global, typed: &ArgMatches, out: &mut Out) -> Ended {
     command::go(global)?;
+    client::speak_securely(secure);
     let request = request::of(typed)?;
     let token = token(global.token_file.as_deref())?;
     out.detail(&format!("{} {server}{}", request.form.route.method.word(), request.target()));
-    let answer = ask(server, &token, &request, out.is_json())?;
+    if request.follows {
+        return match request.form.route.streams {
+            true => follow::events(server, &token, &request, out),
+            false => follow::logs(server, &token, &request, out),
+        };
+    }
+    if request.waits {
+        return follow::runs(server, &token, &request, out);
+    }
+    let accept = if out.is_json() { format!("{JSON}, {JSON_LINES}") } else { "text/plain".to_owned() };
+    let answer = ask_for(server, &token, &request, &accept)?;
     tell(&answer, out)
+}
+
+fn secure(stream: TcpStream, name: &str) -> io::Result<Box<dyn Line>> {
+    Ok(Box::new(actum_adapters::secure(stream, name)?))
 }
 
 fn token(file: Option<&Path>) -> Result<String, Failure> {
@@ -96,11 +127,10 @@ fn token(file: Option<&Path>) -> Result<String, Failure> {
     Ok(token.to_owned())
 }
 
-fn ask(server: &str, token: &str, request: &Request, json: bool) -> Result<Answer, Failure> {
+pub(super) fn ask_for(server: &str, token: &str, request: &Request, accept: &str) -> Result<Answer, Failure> {
     let route = request.form.route;
     let (entry, key, target) = (format!("Bearer {token}"), new_id(), request.target());
-    let accept = if json { format!("{JSON}, {JSON_LINES}") } else { "text/plain".to_owned() };
-    let mut headers = vec![("authorization", entry.as_str()), ("accept", accept.as_str())];
+    let mut headers = vec![("authorization", entry.as_str()), ("accept", accept)];
     if route.creates {
         headers.push(("idempotency-key", key.as_str()));
     }
@@ -126,12 +156,14 @@ fn ask(server: &str, token: &str, request: &Request, json: bool) -> Result<Answe
     }
 }
 
-fn unanswered(server: &str, e: &ClientError) -> Failure {
+pub(super) fn unanswered(server: &str, e: &ClientError) -> Failure {
     match e {
         ClientError::Address(_) => {
             let message = format!("{server:?} is no address of a server");
-            Failure::new(error::USAGE, message).hint("write http://HOST:PORT")
+            Failure::new(error::USAGE, message).hint("write http://HOST:PORT or https://HOST")
         }
+        ClientError::Insecure { .. } => Failure::new(error::USAGE, format!("{server} is not asked: {e}"))
+            .hint("its certificate must be one that this machine believes, for that name; SSL_CERT_FILE names others"),
         ClientError::TooLarge(_) => Failure::new(error::USAGE, e.to_string()).hint("ask for less of it"),
         ClientError::Unreachable { .. } | ClientError::Nowhere(_) => {
             let failure = Failure::new(error::STORE_UNAVAILABLE, format!("{server} does not answer: {e}"));
@@ -144,7 +176,7 @@ fn unanswered(server: &str, e: &ClientError) -> Failure {
     }
 }
 
-fn tell(answer: &Answer, out: &mut Out) -> Ended {
+pub(super) fn tell(answer: &Answer, out: &mut Out) -> Ended {
     let exit = answer.header(EXIT).and_then(|code| code.parse::<u8>().ok());
     if answer.status < 400 {
         if !(200..300).contains(&answer.status) {
@@ -175,7 +207,7 @@ fn tell(answer: &Answer, out: &mut Out) -> Ended {
 }
 
 /// The error that a server tells of.
-fn failure(told: &Value) -> Failure {
+pub(super) fn failure(told: &Value) -> Failure {
     let row = TABLE.iter().find(|row| told["code"] == row.name);
     let message = told["message"].as_str().unwrap_or("the server does not say what is wrong");
     let message = match row {

@@ -6,13 +6,13 @@ use actum_api::route::{Place, Route};
 use clap::Arg;
 use serde_json::{Map, Value, json};
 
-use super::shape::{Form, Kind, Shape, forms};
-use super::{JSON, JSON_LINES};
+use super::shape::{Form, Shape, forms};
+use super::{JSON, JSON_LINES, result, value};
 
 /// Commands that take many documents, one a line.
 pub(super) const LINES_IN: [&[&str]; 2] = [&["ledger", "append"], &["dataset", "import"]];
 /// Commands that may answer with many documents, one a line.
-const LINES_OUT: [&[&str]; 3] = [&["ledger", "append"], &["predict"], &["dataset", "show"]];
+const LINES_OUT: [&[&str]; 4] = [&["ledger", "append"], &["predict"], &["dataset", "show"], &["events"]];
 
 /// The whole document.
 pub(crate) fn document() -> Value {
@@ -85,7 +85,8 @@ fn operation_id(route: &Route) -> String {
 
 fn parameters(form: &Form) -> Value {
     let of = |shape: &Shape, place: &str, is_required: bool| {
-        let mut shown = json!({"name": shape.name, "in": place, "required": is_required, "schema": schema(shape)});
+        let mut shown =
+            json!({"name": shape.name, "in": place, "required": is_required, "schema": value::schema(form, shape)});
         if let Some(help) = help(&shape.arg) {
             shown["description"] = json!(help);
         }
@@ -94,6 +95,9 @@ fn parameters(form: &Form) -> Value {
     let in_path = form.shapes_in(Place::Path).map(|shape| of(shape, "path", true));
     let in_query = form.shapes_in(Place::Query).map(|shape| of(shape, "query", shape.arg.is_required_set()));
     let mut all: Vec<Value> = in_path.chain(in_query).collect();
+    if form.route.streams {
+        all.push(json!({"$ref": "#/components/parameters/LastEventId"}));
+    }
     if form.route.creates {
         all.push(json!({"$ref": "#/components/parameters/IdempotencyKey"}));
     }
@@ -104,39 +108,12 @@ fn help(arg: &Arg) -> Option<String> {
     arg.get_help().map(|help| help.to_string().replace('\n', " "))
 }
 
-/// What may be given for an argument.
-fn schema(shape: &Shape) -> Value {
-    let in_content = matches!(shape.place, Place::Field | Place::File);
-    let mut one = match shape.kind {
-        Kind::Switch => json!({"type": "boolean", "default": false}),
-        Kind::Whole { signed: true } => json!({"type": "integer"}),
-        Kind::Whole { signed: false } => json!({"type": "integer", "minimum": 0}),
-        Kind::Number => json!({"type": "number"}),
-        Kind::Amount if in_content => json!({"type": ["integer", "string"]}),
-        Kind::WordOrJson if in_content => json!({"type": ["string", "object"]}),
-        Kind::Json | Kind::File if in_content => json!({}),
-        _ => json!({"type": "string"}),
-    };
-    let words: Vec<String> = shape.arg.get_possible_values().iter().map(|word| word.get_name().to_owned()).collect();
-    if shape.kind == Kind::Text && !words.is_empty() {
-        one["enum"] = json!(words);
-    }
-    if shape.place == Place::Path && shape.kind == Kind::Text {
-        one["minLength"] = json!(1);
-    }
-    let default = shape.arg.get_default_values().first().and_then(|value| value.to_str());
-    if let Some(default) = default.filter(|_| shape.kind != Kind::Switch && !shape.many) {
-        let number = matches!(shape.kind, Kind::Whole { .. }).then(|| default.parse::<u64>().ok()).flatten();
-        one["default"] = number.map_or_else(|| json!(default), |number| json!(number));
-    }
-    if shape.many { json!({"type": "array", "items": one}) } else { one }
-}
-
 fn content(form: &Form) -> Option<Value> {
     if let Some(shape) = form.shapes_in(Place::Content).next() {
-        let mut kinds = json!({JSON: {"schema": {}}, "application/yaml": {"schema": {"type": "string"}}});
+        let document = document_of(form.route).map_or_else(|| json!({}), reference);
+        let mut kinds = json!({JSON: {"schema": document}, "application/yaml": {"schema": document}});
         if LINES_IN.contains(&form.route.command) {
-            kinds = json!({JSON: {"schema": {}}, JSON_LINES: {"schema": {"type": "string"}}});
+            kinds = json!({JSON: {"schema": document}, JSON_LINES: {"schema": {"type": "string", "minLength": 1}}});
         }
         let description = help(&shape.arg).unwrap_or_default();
         return Some(json!({"required": true, "description": description, "content": kinds}));
@@ -148,7 +125,7 @@ fn content(form: &Form) -> Option<Value> {
     }
     let mut properties = Map::new();
     for shape in &shapes {
-        let mut one = schema(shape);
+        let mut one = value::schema(form, shape);
         if let Some(help) = help(&shape.arg) {
             one["description"] = json!(help);
         }
@@ -163,14 +140,69 @@ fn content(form: &Form) -> Option<Value> {
     Some(json!({"required": !required.is_empty(), "content": {JSON: {"schema": object}}}))
 }
 
+/// The schema that describes the content of a route, by the name that `actum schema` knows it under.
+const DOCUMENTS: [(&[&str], &str); 7] = [
+    (&["run"], "work"),
+    (&["tool", "add"], "tool"),
+    (&["adapter", "add"], "adapter"),
+    (&["signature", "add"], "signature"),
+    (&["artifact", "add"], "artifact"),
+    (&["compile"], "compile-job"),
+    (&["ledger", "append"], "ledger-entry"),
+];
+
+fn document_of(route: &Route) -> Option<&'static str> {
+    DOCUMENTS.iter().find(|(command, _)| *command == route.command).map(|(_, name)| *name)
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// A schema as a part of this document: what it says of itself begins where it lies here.
+fn embedded(name: &str, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("$schema");
+            fields.remove("$id");
+            if let Some(Value::String(target)) = fields.get_mut("$ref")
+                && let Some(rest) = target.strip_prefix('#')
+            {
+                *target = format!("#/components/schemas/{name}{rest}");
+            }
+            fields.values_mut().for_each(|below| embedded(name, below));
+        }
+        Value::Array(all) => all.iter_mut().for_each(|below| embedded(name, below)),
+        _ => {}
+    }
+}
+
+/// The schemas of contents and of answers.
+fn schemas() -> Map<String, Value> {
+    let mut all = result::shared();
+    for (_, name) in DOCUMENTS {
+        let mut schema = crate::command::schema::named(name).unwrap_or_default();
+        embedded(name, &mut schema);
+        all.insert(name.to_owned(), schema);
+    }
+    all
+}
+
 fn responses(route: &Route) -> Value {
     let headers = json!({
         "X-Actum-Exit": {"$ref": "#/components/headers/Exit"},
         "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
     });
-    let mut content = json!({JSON: {"schema": {}}, "text/plain": {"schema": {"type": "string"}}});
+    let mut content =
+        json!({JSON: {"schema": result::schema(route.command)}, "text/plain": {"schema": {"type": "string"}}});
     if LINES_OUT.contains(&route.command) {
         content[JSON_LINES] = json!({"schema": {"type": "string"}});
+    }
+    if route.streams {
+        // What each event holds.
+        let event =
+            json!({"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}, "retry": {}});
+        content["text/event-stream"] = json!({"schema": {"type": "object", "properties": event}});
     }
     let of = |description: &str| json!({"description": description, "headers": headers, "content": content});
     let done = match route.status {
@@ -187,15 +219,20 @@ fn responses(route: &Route) -> Value {
 fn components() -> Value {
     let mut codes: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
     codes.sort_unstable();
-    json!({
+    let mut all = json!({
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer", "description": "A token that `actum token create` has made."},
         },
         "parameters": {
+            "LastEventId": {
+                "name": "Last-Event-ID", "in": "header", "required": false,
+                "description": "The last event of the stream that was heard; what is told are those behind it.",
+                "schema": {"type": "integer", "minimum": 0},
+            },
             "IdempotencyKey": {
                 "name": "Idempotency-Key", "in": "header", "required": false,
                 "description": "The same request under the same key is done once, and answered alike for a day.",
-                "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+                "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]([ -~]*[!-~])?$"},
             },
         },
         "headers": {
@@ -237,7 +274,11 @@ fn components() -> Value {
                 "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
         },
-    })
+    });
+    if let Some(own) = all["schemas"].as_object_mut() {
+        own.append(&mut schemas());
+    }
+    all
 }
 
 #[cfg(test)]
@@ -288,7 +329,9 @@ mod tests {
         assert_eq!(object["properties"]["actor"], Value::Null);
         let list = &document["paths"]["/v1/runs"]["get"]["parameters"];
         assert_eq!(list[1]["name"], "limit");
-        assert_eq!(list[1]["schema"], json!({"type": "integer", "minimum": 0, "default": 50}));
+        assert_eq!(list[1]["schema"], json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 50}));
+        let work = &document["paths"]["/v1/runs"]["post"]["requestBody"]["content"][JSON]["schema"]["$ref"];
+        assert_eq!(work, "#/components/schemas/work");
         let level = &document["paths"]["/v1/adapters"]["get"]["parameters"][0]["schema"];
         assert_eq!(level["enum"], json!(["L0", "L1", "L2", "L3"]));
     }

@@ -23,6 +23,12 @@ use crate::ui::stdin_is_terminal;
 
 const YAML: &str = "application/yaml";
 
+/// The argument by which a command goes on with what comes later. It is not sent: whoever follows asks again, or listens.
+const FOLLOW: &str = "follow";
+
+/// The word by which a command only submits. Whoever does not say it waits until what he submitted is over.
+const DETACH: &str = "detach";
+
 /// What is to be sent.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -32,6 +38,10 @@ pub(super) struct Request {
     pub query: Vec<(&'static str, String)>,
     /// With its type.
     pub content: Option<(&'static str, Vec<u8>)>,
+    /// Whether it is to go on with what comes later.
+    pub follows: bool,
+    /// Whether what it submits is waited for.
+    pub waits: bool,
 }
 
 impl Request {
@@ -111,7 +121,9 @@ fn hindrances(form: &Form, typed: &ArgMatches) -> Vec<String> {
         let name = shown(arg);
         match shape {
             _ if is_fixed(form, arg) && given => {}
+            _ if is_fixed(form, arg) && arg.get_id() == DETACH => {}
             _ if is_fixed(form, arg) => found.push(format!("{name} has to be given")),
+            None if arg.get_id() == FOLLOW => {}
             None if given && arg.get_id() == ACTOR => {
                 found.push(format!("{name} cannot be given: who acts is whose token it is"));
             }
@@ -134,7 +146,11 @@ fn raw<'a>(typed: &'a ArgMatches, arg: &Arg) -> Vec<&'a OsStr> {
 }
 
 fn fill(form: &'static Form, typed: &ArgMatches) -> Result<Request, Failure> {
-    let mut request = Request { form, path: Vec::new(), query: Vec::new(), content: None };
+    let mut request =
+        Request { form, path: Vec::new(), query: Vec::new(), content: None, follows: false, waits: false };
+    let detached = typed.try_get_one::<bool>(DETACH).ok().flatten();
+    request.waits = form.route.fixed.contains(&"--detach") && detached != Some(&true);
+    request.follows = typed.try_get_one::<bool>(FOLLOW).ok().flatten() == Some(&true);
     let mut fields = Map::new();
     for shape in &form.shapes {
         let values = raw(typed, &shape.arg);

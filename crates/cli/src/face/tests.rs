@@ -73,7 +73,8 @@ impl World {
         let query = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let content = content.as_ref().to_vec();
         let is_json = content.first().is_some_and(|first| b"{[\"".contains(first));
-        let given = Given { path, query, content, is_json, wants_text, request_id: "r-1".into() };
+        let given =
+            Given { path, query, content, is_json, wants_text, request_id: "r-1".into(), trace: None, once: None };
         run(self.seat(tenant, "ann@acme"), route, &given)
     }
 }
@@ -138,7 +139,7 @@ fn a_run_is_submitted_listed_shown_and_cancelled() {
     assert_eq!(cancelled["cancelled"], true);
     bad(world.ask("local", &format!("POST /v1/runs/{id}/cancel"), "{}"), 409, "RUN_STATE");
     bad(world.ask("local", &format!("GET /v1/runs/{id}/diff"), ""), 404, "NOT_FOUND");
-    bad(world.ask("local", &format!("POST /v1/runs/{id}/replay"), ""), 400, "FILE_UNREADABLE");
+    bad(world.ask("local", &format!("POST /v1/runs/{id}/replay"), ""), 422, "FILE_UNREADABLE");
     // JSON is a work file as well.
     let json = json!({"items": [{"id": "two", "agent_id": "a", "description": "x"}]}).to_string();
     let made = good(world.ask("local", "POST /v1/runs?dry_run=true&set=maxFilesPerStep=3", json), 202);
@@ -180,9 +181,12 @@ fn tenants_see_nothing_of_each_other() {
     good(world.ask("acme", "POST /v1/ledger/entries", entry), 201);
     good(world.ask("acme", "POST /v1/signatures", SIGNATURE), 201);
     good(world.ask("acme", "POST /v1/signatures/demo|Sentiment.v1/artifact", ""), 201);
-    let made = good(world.ask("acme", "POST /v1/runs", WORK), 202);
+    // The folder is not his; what he has kept is.
+    bad(world.ask("acme", "POST /v1/runs", WORK), 403, "FORBIDDEN");
+    let frozen = good(world.ask("acme", "POST /v1/snapshots", ""), 201);
+    let work = format!("workspace: snapshot:{}\n{WORK}", frozen["id"].as_str().unwrap());
+    let made = good(world.ask("acme", "POST /v1/runs", &*work), 202);
     let run = made["runs"][0]["run_id"].as_str().unwrap();
-    good(world.ask("acme", "POST /v1/snapshots", ""), 201);
     good(world.ask("acme", "POST /v1/authorizations", r#"{"max_total": 500, "reason": "r"}"#), 201);
     let empty = [
         ("GET /v1/runs", "runs"),
@@ -215,7 +219,16 @@ fn tenants_see_nothing_of_each_other() {
         let told = bad(world.ask("other", &what, ""), 404, "NOT_FOUND");
         assert!(!told.contains("acme"), "{what}: {told}");
     }
-    // Each has a key of its own, in a folder of its own.
+    // To look makes none; each has a key of its own, in a folder of its own.
+    bad(world.ask("acme", "GET /v1/key", ""), 404, "NOT_FOUND");
+    for tenant in ["acme", "other", "local"] {
+        let entry =
+            json!({"tenantId": tenant, "module": "m", "source": "s", "type": "note_kept", "id": "k", "payload": {}});
+        good(world.ask(tenant, "POST /v1/ledger/entries", entry.to_string()), 201);
+        good(world.ask(tenant, "POST /v1/ledger/checkpoint", ""), 200);
+    }
+    let shown = world.ask("acme", "GET /v1/key", "");
+    assert!(!String::from_utf8_lossy(&shown.body).contains(world.folder.path().to_str().unwrap()));
     let key = |tenant| good(world.ask(tenant, "GET /v1/key", ""), 200)["public"].clone();
     assert_ne!(key("acme"), key("other"));
     assert_ne!(key("acme"), key("local"));
@@ -245,7 +258,7 @@ fn whoever_asks_is_the_actor_and_nobody_else_can_be() {
     assert_eq!(history["history"].as_array().unwrap().len(), 1);
     assert_eq!(good(world.ask("local", "GET /v1/pointers/demo|Sentiment.v1/audits/1", ""), 200)["identical"], true);
     let guard = json!({"artifact": "baseline", "percent": 10, "reason": "try", "guard": "bounds: 7"}).to_string();
-    let told = bad(world.ask("local", "POST /v1/pointers/demo|Sentiment.v1/canary", guard), 400, "INPUT_INVALID");
+    let told = bad(world.ask("local", "POST /v1/pointers/demo|Sentiment.v1/canary", guard), 422, "INPUT_INVALID");
     assert!(told.contains("guard.yaml"), "{told}");
 }
 
@@ -278,13 +291,13 @@ fn values_are_never_flags() {
             ["GET /v1/signatures/", "GET /v1/runs/", "GET /v1/pointers/", "GET /v1/artifacts/", "GET /v1/tools/"]
         {
             let answer = world.ask("local", &format!("{what}{name}"), "");
-            assert!(matches!(answer.status, 400 | 404), "{what}{name}: {}", value(&answer));
+            assert!(matches!(answer.status, 400 | 404 | 422), "{what}{name}: {}", value(&answer));
             assert!(!String::from_utf8_lossy(&answer.body).contains("Usage:"), "{name}");
         }
         let text = name.replace('|', "/");
         let set = json!({"primary": text, "reason": text, "seed": text}).to_string();
         let answer = world.ask("local", "POST /v1/pointers/demo|Sentiment.v1", set);
-        assert!(matches!(answer.status, 400 | 404), "{name}: {}", value(&answer));
+        assert!(matches!(answer.status, 400 | 404 | 422), "{name}: {}", value(&answer));
         let moved = json!({"primary": "baseline", "reason": text, "seed": text}).to_string();
         let moved = good(world.ask("local", "POST /v1/pointers/demo|Sentiment.v1", moved), 200);
         assert_eq!((&moved["reason"], &moved["after"]["rollout_seed"]), (&json!(text), &json!(text)));
@@ -310,7 +323,7 @@ fn no_file_of_this_machine_can_be_named() {
         "signature_id": ID, "dataset": {"file": secret}, "metric": "exact_match", "search_space": {},
     });
     let answer = world.ask("local", "POST /v1/compile-reports", job.to_string());
-    assert_eq!(answer.status, 400, "{}", value(&answer));
+    assert_eq!(answer.status, 422, "{}", value(&answer));
     for workspace in ["/etc", "..", "../..", "/", "sub/../..", "link"] {
         std::os::unix::fs::symlink("/etc", world.folder.join("link")).ok();
         let work = json!({"workspace": workspace, "items": [{"id": "i", "agent_id": "a", "description": "x"}]});
@@ -321,7 +334,7 @@ fn no_file_of_this_machine_can_be_named() {
             ["GET /v1/executions/{}/logs", "GET /v1/runs/{}/diff", "POST /v1/runs/{}/apply", "POST /v1/runs/{}/undo"]
         {
             let answer = world.ask("local", &what.replace("{}", id), "");
-            assert!(matches!(answer.status, 400 | 404), "{what} {id}: {}", value(&answer));
+            assert!(matches!(answer.status, 400 | 404 | 422), "{what} {id}: {}", value(&answer));
         }
     }
 }
@@ -331,11 +344,10 @@ fn what_is_not_known_or_not_fitting_is_refused_with_what_there_is() {
     let world = World::new();
     let told = bad(world.ask("local", "GET /v1/runs?colour=red&limit=5", ""), 400, "USAGE");
     assert!(told.contains("colour") && told.contains("state, limit, cursor"), "{told}");
-    for query in
-        ["limit=", "limit=x", "limit=-1", "limit=0", "limit=99999", "limit=1&limit=2", "state=gone", "state=a&state=b"]
-    {
+    for query in ["limit=", "limit=x", "limit=-1", "limit=0", "limit=99999", "limit=1&limit=2", "state=a&state=b"] {
         bad(world.ask("local", &format!("GET /v1/runs?{query}"), ""), 400, "USAGE");
     }
+    bad(world.ask("local", "GET /v1/runs?state=gone", ""), 422, "USAGE");
     bad(world.ask("local", "GET /v1/key?pem=1", ""), 400, "USAGE");
     bad(world.ask("local", "GET /v1/runs?store=/etc/passwd", ""), 400, "USAGE");
     bad(world.ask("local", "POST /v1/runs?detach=true", WORK), 400, "USAGE");
@@ -376,13 +388,13 @@ fn what_is_not_known_or_not_fitting_is_refused_with_what_there_is() {
 fn contents_are_bounded_kept_apart_and_gone_afterwards() {
     let world = World::new();
     let huge = format!("{{\"items\": \"{}\"}}", "x".repeat(actum_contract::limit::DOCUMENT_BYTES_MAX));
-    bad(world.ask("local", "POST /v1/runs", huge), 400, "FILE_UNREADABLE");
-    let told = bad(world.ask("local", "POST /v1/runs", "items: [\n"), 400, "INPUT_INVALID");
+    bad(world.ask("local", "POST /v1/runs", huge), 422, "FILE_UNREADABLE");
+    let told = bad(world.ask("local", "POST /v1/runs", "items: [\n"), 422, "INPUT_INVALID");
     assert!(told.contains("request.yaml"), "{told}");
-    bad(world.ask("local", "POST /v1/runs", b"\xff\xfe\x00".as_slice()), 400, "INPUT_INVALID");
-    bad(world.ask("local", "POST /v1/tools", "tool_id: 7\n"), 400, "INPUT_INVALID");
+    bad(world.ask("local", "POST /v1/runs", b"\xff\xfe\x00".as_slice()), 422, "INPUT_INVALID");
+    bad(world.ask("local", "POST /v1/tools", "tool_id: 7\n"), 422, "INPUT_INVALID");
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    bad(world.ask("local", "POST /v1/signatures", deep), 400, "INPUT_INVALID");
+    bad(world.ask("local", "POST /v1/signatures", deep), 422, "INPUT_INVALID");
 }
 
 #[test]

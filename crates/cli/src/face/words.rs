@@ -7,6 +7,7 @@ use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use actum_api::error;
 use actum_api::route::Place;
@@ -20,6 +21,8 @@ use crate::workspace::new_id;
 
 /// Flaws of one request that are told.
 const FLAWS_MAX: usize = 20;
+/// Up to here every whole number is one of its own, also where numbers are floating.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 /// Letters of a name that is told back.
 const NAME_CHARS_MAX: usize = 60;
 
@@ -27,13 +30,35 @@ const NAME_CHARS_MAX: usize = 60;
 #[derive(Debug, Default)]
 pub(super) struct Drawer(Option<PathBuf>);
 
+/// How the folders of requests are called, in the folder for temporary files.
+const DRAWER: &str = "actum-request-";
+/// No request takes so long: what is older was left by a process that was killed.
+const DRAWER_AGE_MAX: Duration = Duration::from_secs(2 * 3_600);
+
+/// Takes away what requests have left that were cut off. Folders of others are theirs.
+pub(crate) fn sweep() {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let is_drawer = entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAWER));
+        let Some(found) = entry.metadata().ok().filter(|found| is_drawer && found.is_dir() && found.uid() == own)
+        else {
+            continue;
+        };
+        if found.modified().ok().and_then(|at| at.elapsed().ok()).is_some_and(|age| age > DRAWER_AGE_MAX) {
+            // Whoever else sweeps at the same time has done it.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 impl Drawer {
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
         let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("the content cannot be kept: {e}"));
         let folder = match &self.0 {
             Some(folder) => folder.clone(),
             None => {
-                let folder = std::env::temp_dir().join(format!("actum-request-{}", new_id()));
+                let folder = std::env::temp_dir().join(format!("{DRAWER}{}", new_id()));
                 DirBuilder::new().mode(0o700).create(&folder).map_err(cannot)?;
                 self.0 = Some(folder.clone());
                 folder
@@ -218,6 +243,10 @@ fn read_fields(
     Ok(())
 }
 
+fn is_whole(number: &serde_json::Number) -> bool {
+    number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() < WHOLE_MAX)
+}
+
 /// A value as the command line takes it.
 fn text_of(shape: &Shape, value: &Value, flaws: &mut Flaws) -> Option<OsString> {
     let wanted = match (shape.kind, value) {
@@ -227,6 +256,10 @@ fn text_of(shape: &Shape, value: &Value, flaws: &mut Flaws) -> Option<OsString> 
         (Kind::Number, Value::Number(number)) => return Some(number.to_string().into()),
         (Kind::Whole { .. } | Kind::Amount, Value::Number(number)) if !number.is_f64() => {
             return Some(number.to_string().into());
+        }
+        // Written with a point, and whole all the same.
+        (Kind::Whole { .. } | Kind::Amount, Value::Number(number)) if is_whole(number) => {
+            return Some(format!("{:.0}", number.as_f64().unwrap_or_default()).into());
         }
         (Kind::Whole { .. }, _) => "must be a whole number",
         (Kind::Number, _) => "must be a number",

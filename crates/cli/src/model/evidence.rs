@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::receipt;
 use crate::config::Config;
+use crate::contents::Shelf;
 use crate::failure::Failure;
 use crate::run::shop::Open;
 use crate::tool::secret;
@@ -192,14 +193,14 @@ pub(crate) fn is_redacted(value: &Value) -> bool {
 
 /// What was asked and answered by a prediction, without secrets; nothing if that is not known.
 pub(crate) fn answer(open: &Open, payload: &Value) -> Result<Option<(Value, Value)>, Failure> {
-    let traces = receipt::traces(&open.project.folder()?)?;
+    let traces = receipt::traces(&open.project)?;
     let whole = receipt::whole(payload, &traces)?;
     let said = &whole["trace"]["payload"];
     Ok(said.get("input").zip(said.get("output")).map(|(input, output)| (input.clone(), output.clone())))
 }
 
 fn contents(open: &Open) -> Result<Blobs, Failure> {
-    Ok(Blobs::open(&open.project.folder()?.join("evidence"))?)
+    open.project.shelf(Shelf::Evidence)
 }
 
 /// Keeps a content; its digest.

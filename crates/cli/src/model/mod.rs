@@ -33,6 +33,7 @@ use actum_predict::provider::{self, Kind, Provider};
 use actum_store::blob::Folder as Blobs;
 
 use crate::config::Config;
+use crate::contents::{self, Shelf};
 use crate::failure::Failure;
 use crate::tool::secret;
 
@@ -76,7 +77,7 @@ impl Counter {
         (home, root): (PathBuf, PathBuf),
         config: &Config,
     ) -> Result<Arc<Self>, Failure> {
-        let traces = Blobs::open(&home.join("traces"))?;
+        let traces = contents::open(&root, &home, tenant, Shelf::Traces)?;
         Ok(Arc::new(Self {
             waiter: waiter.clone(),
             spend: Arc::clone(spend),

@@ -1,7 +1,6 @@
 //! The receipt of one call, as an entry for the ledger, with its trace: in it, or beside it in the store of contents.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use actum_api::error;
 use actum_contract::blob::Blobs as _;
@@ -20,7 +19,9 @@ use serde_json::{Value, json};
 
 use super::Counter;
 use super::till::{Begun, Till};
+use crate::contents::Shelf;
 use crate::failure::Failure;
+use crate::project::Project;
 
 pub(crate) const TYPE: &str = "prediction_receipt";
 /// Stands where a part of a trace is kept by itself.
@@ -260,8 +261,8 @@ fn split(counter: &Counter, redactor: &Redactor, question: &Question) -> Result<
 }
 
 /// Where traces lie that do not stand in their receipts.
-pub(crate) fn traces(home: &Path) -> Result<Blobs, Failure> {
-    Ok(Blobs::open(&home.join("traces"))?)
+pub(crate) fn traces(project: &Project) -> Result<Blobs, Failure> {
+    project.shelf(Shelf::Traces)
 }
 
 /// A receipt with its whole trace, wherever that lies.

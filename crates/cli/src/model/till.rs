@@ -32,6 +32,7 @@ use super::recorded::{Exchange, Recording};
 use crate::approval;
 use crate::failure::Failure;
 use crate::purse::{self, Authorized, Purse, inputs_of, snapshot};
+use crate::telemetry;
 use crate::workspace::new_id;
 
 /// Longer than a call may take, before its reservation is taken for stuck.
@@ -125,6 +126,8 @@ pub(crate) struct Till {
     open: Mutex<BTreeMap<u64, Begun>>,
     /// Where exchanges are kept besides, if anywhere.
     recording: Option<Arc<Recording>>,
+    /// What the store said when it did not answer, since it was last asked for.
+    silence: Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for Till {
@@ -155,11 +158,20 @@ fn broken(trouble: Trouble, reason_code: &str, message: impl Into<String>) -> As
     }
 }
 
-fn stopped(e: &JournalError) -> Asked {
-    broken(Trouble::Upstream, policy::PROVIDER_ERROR, format!("the store does not answer, so nothing is spent: {e}"))
-}
-
 impl Till {
+    fn stopped(&self, e: &JournalError) -> Asked {
+        if matches!(e, JournalError::Unavailable(_)) {
+            *lock(&self.silence) = Some(e.to_string());
+        }
+        let message = format!("the store does not answer, so nothing is spent: {e}");
+        broken(Trouble::Upstream, policy::PROVIDER_ERROR, message)
+    }
+
+    /// Whether the store was away when somebody asked, and what it said. Told once.
+    pub(crate) fn silence(&self) -> Option<String> {
+        lock(&self.silence).take()
+    }
+
     pub(crate) fn open(counter: &Arc<Counter>, who: Authorized) -> Self {
         Self {
             counter: Arc::clone(counter),
@@ -172,6 +184,7 @@ impl Till {
             upstreams: Mutex::default(),
             open: Mutex::default(),
             recording: None,
+            silence: Mutex::default(),
         }
     }
 
@@ -205,6 +218,28 @@ impl Till {
     /// Asks once. With a teller the answer goes there as it comes, but for its end: that is told when it is paid for.
     pub(crate) async fn ask(
         &self,
+        question: Question,
+        about: &About,
+        headers: &[(String, String)],
+        teller: Option<&mut Teller>,
+    ) -> Asked {
+        let provider = self.counter.provider(question.protocol, &question.model, about.provider.as_deref());
+        let provider = provider.map_or("-", |provider| provider.kind.known_as().unwrap_or(&provider.id));
+        let operation = telemetry::chat(&self.who.run, &question.model, provider);
+        let asked = self.ask_quietly(question, about, headers, teller).await;
+        let metered = asked.metered.as_ref();
+        let answered = telemetry::Answered {
+            model: metered.and_then(|metered| metered.model.as_deref()),
+            tokens: metered.and_then(|metered| metered.usage.as_ref()).map(|usage| (usage.input, usage.output)),
+            spent: (asked.spent, asked.judged.as_ref().map_or(CURRENCY, |(inputs, _)| &inputs.budget.currency)),
+            error: asked.trouble.as_ref().map(|(_, denial)| denial.reason_code.as_str()),
+        };
+        telemetry::chat_ended(operation, &self.who.run, &answered);
+        asked
+    }
+
+    async fn ask_quietly(
+        &self,
         mut question: Question,
         about: &About,
         headers: &[(String, String)],
@@ -220,7 +255,7 @@ impl Till {
         let begun = match self.judge(question, about, provider, &|| left.is_some_and(Teller::is_gone)).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(denied)) => return denied,
-            Err(e) => return stopped(&e),
+            Err(e) => return self.stopped(&e),
         };
         if provider.kind == Kind::Recorded {
             return self.recall(begun, provider).await;
@@ -455,7 +490,7 @@ impl Till {
             Err(failure) => return broken(Trouble::Upstream, policy::PROVIDER_ERROR, failure.message),
         };
         if let Err(e) = self.append(entry).await {
-            return stopped(&e);
+            return self.stopped(&e);
         }
         let judged = Some((begun.inputs, begun.decision));
         Asked { is_denied: true, receipt: Some(id), judged, ..broken(trouble, &code, message) }
@@ -656,7 +691,7 @@ impl Till {
         actum_contract::crash::pass(CRASH_POINTS, "model.settled");
         match done {
             Ok(()) => asked,
-            Err(e) => Asked { is_told: asked.is_told, ..stopped(&e) },
+            Err(e) => Asked { is_told: asked.is_told, ..self.stopped(&e) },
         }
     }
 

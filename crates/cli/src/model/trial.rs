@@ -325,7 +325,7 @@ impl<'o> Trial<'o> {
 
     /// Reads what was answered in runs of this job since it was last looked for.
     fn read(&mut self) -> Result<(), Failure> {
-        let traces: Blobs = receipt::traces(&self.open.project.folder()?)?;
+        let traces: Blobs = receipt::traces(&self.open.project)?;
         let begins = format!("{}-", self.thread);
         let (mut found, mut from) = (Vec::new(), self.from);
         evidence::each(self.open, Kind::Receipt, self.from, &mut |seq, payload| {

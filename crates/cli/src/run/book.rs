@@ -56,6 +56,8 @@ pub(crate) struct Heard {
     pub strange: Option<Value>,
     /// What the run had asked next at that moment.
     pub unasked: Value,
+    /// Why it was not answered although it could have been: the store was away.
+    pub silence: Option<String>,
 }
 
 /// By what a question to a model is found again.
@@ -135,6 +137,11 @@ impl Book {
         let has_work = recorded.as_ref().is_some_and(|left| lock(left).iter().any(|(_, answer)| is_work(answer)));
         let (bytes, is_ended) = (AtomicUsize::new(bytes), AtomicBool::new(false));
         Self { ops_left, recorded, copy, made, bytes, intents, heard, has_work, stop, is_ended }
+    }
+
+    /// The agent was told that something failed, and what failed is the store.
+    pub(crate) fn fell_silent(&self, why: &str) {
+        self.inside().heard.silence.get_or_insert_with(|| why.to_owned());
     }
 
     /// Notes a call that is about to be made. What cannot be noted is not made.

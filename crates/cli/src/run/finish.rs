@@ -255,7 +255,7 @@ impl RunHands {
         let fields: Value = serde_json::from_str(&self.facts.metadata).unwrap_or(Value::Null);
         // One receipt after the other: each names the one before it, and is on record before the next is signed.
         self.turn = self.shop.turn();
-        let last = receipt_before(waiter, &self.shop.tenant, &self.shop.place, END)?;
+        let last = receipt_before(waiter, &self.shop.tenant, &self.facts.place, END)?;
         let previous = last.map(|(_, digest)| digest);
         let mut predicate = json!({
             "receiptId": receipt_id,
@@ -263,7 +263,7 @@ impl RunHands {
             "submission": self.facts.submission,
             "attempt": self.facts.attempt,
             "tenant": self.shop.tenant.as_str(),
-            "place": self.shop.place,
+            "place": self.facts.place,
             "status": verdict.status,
             "published": state.published,
             "error": verdict.code.as_ref().map(|code| json!({"code": code, "message": verdict.message})),
@@ -316,7 +316,7 @@ impl RunHands {
             .code
             .as_ref()
             .map(|code| json!({"code": code, "message": verdict.message, "retryable": verdict.retryable}));
-        let outcome = json!({
+        let mut outcome = json!({
             "result": result,
             "verdict": verdict,
             "error": error,
@@ -327,13 +327,16 @@ impl RunHands {
             "before": state.before,
             "current": state.current,
         });
+        if self.facts.agreement.shared.is_some() {
+            outcome["files"] = self.share_files(&end)?;
+        }
         let entry = json!({
             "id": format!("receipt:{receipt_id}"),
             "tenantId": self.shop.tenant.as_str(), "robotId": self.facts.agreement.work_item.agent_id,
             "module": "engine", "source": "actum", "type": "receipt",
             "payload": {
                 "receiptId": receipt_id, "runId": self.facts.run, "attempt": self.facts.attempt,
-                "place": self.shop.place, "status": verdict.status, "digest": digest, "previous": previous,
+                "place": self.facts.place, "status": verdict.status, "digest": digest, "previous": previous,
             },
         });
         Ok(Finished { outcome, entries: vec![entry] })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use actum_contract::digest::Digest;
 use actum_engine::Agreement;
-use actum_kernel::{Desk, Effect, Event, Finished, Hands, State, Verdict};
+use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, Verdict};
 use actum_ledger::capsule::Capsule;
 use actum_workspace::{Change, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup};
 use jiff::Timestamp;
@@ -31,6 +31,8 @@ pub(crate) struct Facts {
     pub attempt: u64,
     pub epoch: u64,
     pub created_ms: i64,
+    /// The machine and project it belongs to, or all of them.
+    pub place: String,
     pub contract_hash: String,
     pub metadata: String,
     pub agreement: Agreement,
@@ -72,6 +74,10 @@ pub(crate) struct RunHands {
     /// The result on a workspace that has moved meanwhile, tested there, and the paths that moved.
     pub(super) merged: Option<Digest>,
     pub(super) moved: Vec<String>,
+    /// Why what was asked last could not be done now.
+    pub(super) put_off: Option<String>,
+    /// Why the agent was not answered in the act that is over, if the store was away.
+    pub(super) silence: Option<String>,
 }
 
 /// Something that could not be done.
@@ -92,20 +98,30 @@ impl RunHands {
                 ));
             }
         }
-        let at = facts.agreement.workspace.clone();
+        let at = match facts.agreement.shared {
+            Some(_) => shop.no_folder()?,
+            None => facts.agreement.workspace.clone(),
+        };
         Self::with(shop, facts, &at, folder, None)
     }
 
     /// Hands that repeat a run on a copy of its input.
     pub(super) fn repeating(shop: Arc<Shop>, facts: Facts, before: Digest, folder: RunFolder) -> Done<Self> {
-        let at = shop.root.clone();
+        let at = match facts.agreement.shared {
+            Some(_) => shop.no_folder()?,
+            None => shop.root.clone(),
+        };
         Self::with(shop, facts, &at, folder, Some(before))
     }
 
     fn with(shop: Arc<Shop>, facts: Facts, at: &Path, folder: RunFolder, repeats: Option<Digest>) -> Done<Self> {
+        let rules = match &facts.agreement.shared {
+            Some(name) => Rules::of(at, Self::included(&shop, name)?, Vec::new())?,
+            None => rules(at, Vec::new(), Vec::new())?,
+        };
         Ok(Self {
             workspace: shop.workspace(at)?,
-            rules: rules(at, Vec::new(), Vec::new())?,
+            rules,
             shop,
             facts,
             folder,
@@ -126,6 +142,8 @@ impl RunHands {
             turn: None,
             merged: None,
             moved: Vec::new(),
+            put_off: None,
+            silence: None,
         })
     }
 
@@ -144,11 +162,10 @@ impl RunHands {
         if let Some(before) = self.repeats {
             return Ok(Event::Frozen { before: before.to_hex(), commit: None });
         }
-        self.recover()?;
-        let frozen = self.workspace.freeze(&self.rules, false, now_ms())?;
+        let now = self.ground()?;
         let item = &self.facts.agreement.work_item;
         if let Some(planned) = self.facts.agreement.lineage.snapshot.as_ref().and_then(|id| Digest::from_hex(id))
-            && planned != frozen.id
+            && planned != now
         {
             let blobs = self.workspace.blobs();
             let mut moved = Vec::new();
@@ -156,7 +173,7 @@ impl RunHands {
                 let Some(tree_path) = TreePath::new(path.as_bytes()) else { continue };
                 // A snapshot that was given up meanwhile cannot be compared, and then counts as the same.
                 let was = lookup(blobs, planned, &tree_path);
-                if was.is_ok_and(|was| lookup(blobs, frozen.id, &tree_path).is_ok_and(|is| is != was)) {
+                if was.is_ok_and(|was| lookup(blobs, now, &tree_path).is_ok_and(|is| is != was)) {
                     moved.push(path.clone());
                 }
             }
@@ -166,13 +183,34 @@ impl RunHands {
         }
         for path in &item.input_files {
             let tree_path = TreePath::new(path.as_bytes());
-            let found = tree_path.map(|path| lookup(self.workspace.blobs(), frozen.id, &path)).transpose()?.flatten();
+            let found = tree_path.map(|path| lookup(self.workspace.blobs(), now, &path)).transpose()?.flatten();
             if found.is_none() {
                 let message = format!("the input file {path} is not there");
                 return Ok(Event::Faulted { code: "INPUT_MISSING".into(), message, retryable: true });
             }
         }
-        Ok(Event::Frozen { before: frozen.id.to_hex(), commit: commit_of(self.workspace.path()) })
+        let commit = match &self.facts.agreement.shared {
+            Some(name) => crate::shared::commit_of(name),
+            None => commit_of(self.workspace.path()),
+        };
+        Ok(Event::Frozen { before: now.to_hex(), commit })
+    }
+
+    /// What the workspace is now, and kept.
+    pub(super) fn ground(&self) -> Done<Digest> {
+        if let Some(head) = self.head()? {
+            return Ok(head.tree);
+        }
+        self.recover()?;
+        Ok(self.workspace.freeze(&self.rules, false, now_ms())?.id)
+    }
+
+    /// How stages are made.
+    pub(super) fn mode(&self) -> Mode {
+        match self.facts.agreement.shared.is_some() || self.repeats.is_some() {
+            true => Mode::Copy,
+            false => self.shop.mode_for(&self.facts.agreement.workspace),
+        }
     }
 
     /// The stage in the state that is on record, made if there is none yet.
@@ -182,20 +220,21 @@ impl RunHands {
             let current = Self::digest(state.current.as_ref())?;
             let is_new = current == base && state.stage.is_none();
             let strict = self.facts.agreement.work_item.strict;
-            let mode = match self.repeats {
-                Some(_) => Mode::Copy,
-                None => match self.shop.mode_for(&self.facts.agreement.workspace) {
-                    // Two cells cannot both change one overlay.
-                    Mode::Overlay if self.tools()? == (true, true) => Mode::Copy,
-                    mode => mode,
-                },
+            let mode = match self.mode() {
+                // Two cells cannot both change one overlay.
+                Mode::Overlay if self.tools()? == (true, true) => Mode::Copy,
+                mode => mode,
             };
             let id = match self.repeats {
                 Some(_) => format!("replay-{}", new_id()),
                 None => format!("{}.{}", self.facts.run, self.facts.epoch),
             };
             // A copy of what was frozen cannot be made from a workspace that has moved on.
-            let strict = strict || (mode != Mode::Overlay && !is_new) || self.repeats.is_some();
+            let is_nowhere = self.facts.agreement.shared.is_some() || self.repeats.is_some();
+            let strict = strict || (mode != Mode::Overlay && !is_new) || is_nowhere;
+            if is_nowhere {
+                crate::shared::bring(self.workspace.blobs(), base)?;
+            }
             let wanted = NewStage { id: id.clone(), mode, strict, rules: self.rules.clone(), at_ms: now_ms() };
             let stage = Stage::new(&self.workspace, base, wanted)?;
             self.still = Some(stage.settle()?);
@@ -300,11 +339,20 @@ impl RunHands {
             None
         } else {
             let waiter = &self.shop.waiter;
-            waiter.wait(waiter.runs.admitted(&self.shop.tenant, &self.shop.place, &hash))?
+            waiter.wait(waiter.runs.admitted(&self.shop.tenant, &self.facts.place, &hash))?
         };
+        let duplicate_of = duplicate_of.map(|run| self.on_the_same(run)).transpose()?.flatten();
         // The run itself, if it was interrupted behind its own admission.
         let duplicate_of = duplicate_of.filter(|run| *run != self.facts.run);
         Ok(Event::Weighed { capsule: hash, duplicate_of, missing })
+    }
+
+    /// A run that worked on the same workspace: the same done to another is no repetition.
+    fn on_the_same(&self, run: String) -> Done<Option<String>> {
+        let found = self.shop.waiter.wait(self.shop.waiter.runs.runs_named(&self.shop.tenant, &run))?;
+        let other = found.iter().find(|found| found.id == run);
+        let agreed = other.and_then(|other| actum_engine::read_agreement(&other.metadata).ok());
+        Ok(Some(run).filter(|_| agreed.is_none_or(|(_, agreed, _)| agreed.shared == self.facts.agreement.shared)))
     }
 
     /// Finishes what a dead process has left in the workspace, under its lock.
@@ -338,6 +386,9 @@ impl RunHands {
         if self.repeats.is_some() {
             return Ok(Event::Published { publication: "none".into(), drift: Vec::new(), after: None });
         }
+        if self.facts.agreement.shared.is_some() {
+            return self.publish_shared(state, desk);
+        }
         let lock = match self.lock_for(state, desk)? {
             Ok(lock) => lock,
             Err(event) => return Ok(event),
@@ -360,8 +411,12 @@ impl RunHands {
         }
         let id = new_id();
         // Whoever has lost the run does not get past this, and nobody else past the lock.
-        if !desk.record(Event::Publishing { publication: id.clone() }) {
-            return Ok(Event::Stopped { cancelled: false, reason: "somebody else has the run".into() });
+        match desk.record(Event::Publishing { publication: id.clone() }) {
+            Recorded::Done => {}
+            Recorded::Unknown => return Err(super::shared::silent()),
+            Recorded::Lost | Recorded::Refused => {
+                return Ok(Event::Stopped { cancelled: false, reason: "somebody else has the run".into() });
+            }
         }
         actum_contract::crash::pass(super::PUBLISH_POINTS, "run.publishing");
         match self.workspace.publish(&lock, stage, &id, now_ms()) {
@@ -384,6 +439,15 @@ impl RunHands {
     }
 }
 
+impl RunHands {
+    /// What does not answer now is nobody's failure: the run is put off.
+    fn note_trouble(&mut self, failure: &Failure) {
+        if failure.is_passing() {
+            self.put_off = Some(failure.message.clone());
+        }
+    }
+}
+
 fn published_as(publication: &Publication) -> Event {
     let drift = publication.drift.iter().take(DRIFT_SHOWN).map(ToString::to_string).collect();
     Event::Published { publication: publication.id.clone(), drift, after: Some(publication.after.to_hex()) }
@@ -391,6 +455,15 @@ fn published_as(publication: &Publication) -> Event {
 
 /// Paths of others that are listed on a receipt.
 const DRIFT_SHOWN: usize = 100;
+
+/// Whether an agent came to an end that is not its work's.
+fn is_failed(event: &Event) -> bool {
+    match event {
+        Event::Planned(plan) => plan.failed.is_some(),
+        Event::Acted(acted) => matches!(acted.end, End::Failed { .. } | End::TimedOut),
+        _ => false,
+    }
+}
 
 impl Hands for RunHands {
     fn perform(&mut self, effect: &Effect, state: &State, desk: &dyn Desk) -> Event {
@@ -407,11 +480,18 @@ impl Hands for RunHands {
             Effect::Publish => self.publish(state, desk),
             Effect::Finish(_) => Err(Failure::new(actum_api::error::INTERNAL, "an end is not performed")),
         };
-        done.unwrap_or_else(|failure| Event::Faulted {
-            code: failure.row.name.to_owned(),
-            message: failure.message,
-            retryable: true,
+        // An agent that failed because we could not answer has not failed. One that went on all the same has not, either.
+        if let Some(why) = self.silence.take().filter(|_| done.as_ref().is_ok_and(is_failed)) {
+            self.put_off = Some(why);
+        }
+        done.unwrap_or_else(|failure| {
+            self.note_trouble(&failure);
+            Event::Faulted { code: failure.row.name.to_owned(), message: failure.message, retryable: true }
         })
+    }
+
+    fn put_off(&self) -> Option<String> {
+        self.put_off.clone()
     }
 
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
@@ -419,10 +499,15 @@ impl Hands for RunHands {
             self.folder.settle_calls(state.answers.len());
         }
         // What is kept has to be there, also if whoever made it is gone.
-        if verdict.kept {
-            self.stage(state).map_err(|failure| failure.message)?;
+        if verdict.kept && self.facts.agreement.shared.is_none() {
+            let staged = self.stage(state).map(|_| ());
+            staged.map_err(|failure| {
+                self.note_trouble(&failure);
+                failure.message
+            })?;
         }
         self.receipt(verdict, state).map_err(|failure| {
+            self.note_trouble(&failure);
             self.folder.drop_end(self.facts.epoch);
             failure.message
         })
@@ -435,7 +520,9 @@ impl Hands for RunHands {
             let _ = std::fs::remove_dir_all(self.folder.path("exchange"));
         }
         let still = self.still.take();
-        if let Some((stage, still)) = self.stage.take().zip(still).filter(|_| !verdict.kept) {
+        if let Some((stage, still)) =
+            self.stage.take().zip(still).filter(|_| !verdict.kept || self.facts.agreement.shared.is_some())
+        {
             // What cannot be removed now is removed by whoever cleans up.
             let _ = stage.drop(still);
         }

@@ -13,13 +13,14 @@ mod rebase;
 mod recording;
 mod replay;
 mod script;
+mod shared;
 pub(crate) mod shop;
 pub(crate) mod spent;
 
 pub(crate) use finish::{RunFolder, receipt_before};
 pub(crate) use recording::Recording;
 pub(crate) use replay::replay;
-pub(crate) use shop::{Open, SharedShop, Shop};
+pub(crate) use shop::{Open, Shop, Shops};
 
 /// Places where tests stop the process for good while a result is published.
 pub(crate) const PUBLISH_POINTS: &[&str] = &["run.publishing", "run.applied"];

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use actum_contract::blob::Blobs as _;
 use actum_contract::digest::Digest;
 use actum_kernel::{Denial, State, ToolOp};
 use actum_ledger::registry::{Item, Kind};
@@ -186,6 +187,8 @@ impl RunHands {
     pub(super) fn taken(&mut self, book: Option<&Book>, state: &State) -> Done<Taken> {
         let Some(book) = book else { return Ok(Taken::default()) };
         let heard = book.take();
+        let asked = self.till.as_ref().and_then(|till| till.silence());
+        self.silence = heard.silence.or(asked);
         self.by_order += heard.by_order;
         self.asides += heard.asides;
         if let (None, Some(asked)) = (&self.strange, heard.strange) {
@@ -194,6 +197,12 @@ impl RunHands {
         let text = Value::Array(heard.answers).to_string();
         let digest = Digest::blake3(text.as_bytes()).to_hex();
         self.folder.keep_answers(&digest, text.as_bytes())?;
+        if self.facts.agreement.shared.is_some() {
+            // Whoever takes the run over may be on another machine.
+            let batch = self.shop.files.batch()?;
+            batch.put(Digest::blake3(text.as_bytes()), text.as_bytes())?;
+            batch.commit()?;
+        }
         let exhausted = heard.exhausted.map(|how| match how {
             Exhausted::Bytes => format!("the answers of its tools are more than {} MiB", ANSWERS_BYTES_MAX >> 20),
             Exhausted::Ops => {
@@ -216,7 +225,8 @@ impl RunHands {
     pub(super) fn all_heard(&self, state: &State) -> Done<Vec<Value>> {
         let mut all = Vec::new();
         for digest in &state.answers {
-            let bytes = self.folder.answers(digest);
+            let elsewhere = || Digest::from_hex(digest).and_then(|digest| self.shop.files.read(digest).ok());
+            let bytes = self.folder.answers(digest).or_else(elsewhere);
             let right = bytes.filter(|bytes| Digest::blake3(bytes).to_hex() == *digest);
             let list = right.and_then(|bytes| serde_json::from_slice::<Vec<Value>>(&bytes).ok());
             let missing =

@@ -33,9 +33,9 @@ impl RunHands {
     }
 
     /// Puts the result on the workspace as it is now, and tests it there. An event if that is the end of it.
-    fn rebase(&mut self, state: &State, desk: &dyn Desk) -> Done<Option<Event>> {
+    pub(super) fn rebase(&mut self, state: &State, desk: &dyn Desk) -> Done<Option<Event>> {
         let (before, current) = (Self::digest(state.before.as_ref())?, Self::digest(state.current.as_ref())?);
-        let now = self.workspace.freeze(&self.rules, false, now_ms())?.id;
+        let now = self.ground()?;
         if self.stage(state)?.base == now {
             return Ok(None);
         }
@@ -49,7 +49,7 @@ impl RunHands {
             return Ok(Some(Event::Conflicted { paths: both }));
         }
         let id = format!("{}.{}-{}", self.facts.run, self.facts.epoch, &now.to_hex()[..12]);
-        let mode = self.shop.mode_for(&self.facts.agreement.workspace);
+        let mode = self.mode();
         let wanted = NewStage { id, mode, strict: true, rules: self.rules.clone(), at_ms: now_ms() };
         let stage = Stage::new(&self.workspace, now, wanted)?;
         let still = stage.settle()?;

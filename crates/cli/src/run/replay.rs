@@ -102,6 +102,7 @@ pub(crate) fn replay(
         attempt: recording.attempt,
         epoch: 0,
         created_ms: 0,
+        place: shop.place.clone(),
         contract_hash: contract.hash.to_hex(),
         metadata,
         agreement,

@@ -9,26 +9,32 @@ use std::time::{Duration, Instant};
 use actum_api::error;
 use actum_contract::digest::{Blake3, Digest};
 use actum_contract::id::Tenant;
-use actum_engine::{Agreement, Waiter, Workshop};
+use actum_engine::{Agreement, NoHands, Waiter, Workshop};
 use actum_kernel::{Hands, State};
 use actum_ledger::access::Access;
+use actum_ledger::head::Heads;
 use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
 use actum_ledger::run::{Run, RunState, Runs};
 use actum_ledger::spend::Spend;
+use actum_ledger::webhook::Webhooks;
 use actum_sandbox::{Identity, Spawner};
+use actum_store::Store;
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Mode, Stage, Workspace};
 use serde_json::Value;
 
 use super::finish::RunFolder;
 use super::hands::{Facts, RunHands};
+use super::shared::bring_files;
 use crate::command::doctor;
 use crate::config::{Config, SandboxConfig};
+use crate::contents;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::model::Counter;
 use crate::project::Project;
+use crate::seat::Seat;
 use crate::tool::cells::Programs;
 use crate::tool::shelf::Shelf;
 use crate::ui::Out;
@@ -42,6 +48,9 @@ pub(crate) struct Open {
     pub spend: Arc<dyn Spend>,
     pub pointers: Arc<dyn Pointers>,
     pub access: Arc<dyn Access>,
+    pub heads: Arc<dyn Heads>,
+    pub store: Arc<dyn Store>,
+    pub webhooks: Arc<dyn Webhooks>,
     pub tenant: Tenant,
     pub place: String,
 }
@@ -62,10 +71,12 @@ impl Open {
         let registry: Arc<dyn Registry> = store.clone();
         let spend: Arc<dyn Spend> = store.clone();
         let pointers: Arc<dyn Pointers> = store.clone();
-        let access: Arc<dyn Access> = store;
+        let access: Arc<dyn Access> = store.clone();
+        let heads: Arc<dyn Heads> = store.clone();
+        let webhooks: Arc<dyn Webhooks> = store.clone();
         let tenant = project.tenant()?;
         let place = place_of(&project)?;
-        Ok(Self { project, waiter, registry, spend, pointers, access, tenant, place })
+        Ok(Self { project, waiter, registry, spend, pointers, access, heads, webhooks, store, tenant, place })
     }
 
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
@@ -77,11 +88,23 @@ impl Open {
         Ok(agreed.ok().map(|(_, agreement, _)| (run.clone(), agreement.workspace)))
     }
 
+    /// The run whose id begins so, if it worked on a shared workspace, and the name of that.
+    pub(crate) fn run_on_shared(&self, id: &str) -> Result<Option<(Run, String)>, Failure> {
+        let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, id))?;
+        let [run] = &found[..] else { return Ok(None) };
+        let agreed = actum_engine::read_agreement(&run.metadata);
+        Ok(agreed.ok().and_then(|(_, agreement, _)| Some((run.clone(), agreement.shared?))))
+    }
+
     /// The run whose id begins so.
     pub(crate) fn run(&self, prefix: &str) -> Result<Run, Failure> {
         let found = self.find(prefix)?;
         if found.state.is_over() {
-            RunFolder::of(&self.project.folder()?, &found.id).settle(found.epoch);
+            let home = self.project.folder()?;
+            RunFolder::of(&home, &found.id).settle(found.epoch);
+            if crate::shared::is_place(&found.place) {
+                bring_files(&RunFolder::make(&home, &found.id)?, &found, &self.project.shelf(contents::Shelf::Files)?)?;
+            }
         }
         Ok(found)
     }
@@ -115,7 +138,11 @@ impl Open {
 pub(crate) fn place_of(project: &Project) -> Result<String, Failure> {
     let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let name = if machine.trim().is_empty() {
+    // Several that see the same files at the same path may go by one name: containers on one volume, what was restored elsewhere.
+    let named = std::env::var("ACTUM_MACHINE").ok().filter(|name| !name.is_empty());
+    let name = if let Some(named) = named {
+        named
+    } else if machine.trim().is_empty() {
         fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
     } else {
         machine.trim().chars().take(12).collect()
@@ -128,12 +155,15 @@ pub(crate) struct Shop {
     pub home: PathBuf,
     pub root: PathBuf,
     pub blobs: Arc<Blobs>,
+    /// What runs on shared workspaces leave.
+    pub files: Arc<Blobs>,
     pub waiter: Waiter,
     pub tenant: Tenant,
     pub place: String,
     pub spawner: Arc<Spawner>,
     pub shelf: Shelf,
     pub spend: Arc<dyn Spend>,
+    pub heads: Arc<dyn Heads>,
     /// Providers and prices as they were when the worker began.
     config: Config,
     counter: OnceLock<Arc<Counter>>,
@@ -149,7 +179,8 @@ pub(crate) struct Shop {
     pub program: PathBuf,
     /// By which others know that this worker lives.
     pub owner: String,
-    _alive: File,
+    /// Nothing if the file is with the shop that this one is beside.
+    alive: Option<File>,
 }
 
 impl std::fmt::Debug for Shop {
@@ -160,21 +191,32 @@ impl std::fmt::Debug for Shop {
 
 impl Shop {
     pub(crate) fn open(open: &Open, ready: usize) -> Result<Arc<Self>, Failure> {
+        let spawner = Spawner::start(ready).map_err(|e| crate::cell::not_built(&e.to_string()))?;
+        let (owner, alive) = enter(&open.project.folder()?)?;
+        Self::furnish(open, Arc::new(spawner), owner, Some(alive))
+    }
+
+    /// The same worker for another tenant: what lies beside the store is that tenant's own.
+    fn beside(&self, open: &Open) -> Result<Arc<Self>, Failure> {
+        Self::furnish(open, Arc::clone(&self.spawner), self.owner.clone(), None)
+    }
+
+    fn furnish(open: &Open, spawner: Arc<Spawner>, owner: String, alive: Option<File>) -> Result<Arc<Self>, Failure> {
         let project = &open.project;
         let home = project.folder()?;
         let mode = doctor::best(project)?;
-        let spawner = Spawner::start(ready).map_err(|e| crate::cell::not_built(&e.to_string()))?;
-        let (owner, alive) = enter(&home)?;
         let config = Config::read(project.root())?;
         let shop = Self {
             root: project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned()),
             blobs: project.blobs()?,
+            files: Arc::new(project.shelf(contents::Shelf::Files)?),
             waiter: open.waiter.clone(),
             tenant: open.tenant.clone(),
             place: open.place.clone(),
-            spawner: Arc::new(spawner),
+            spawner,
             shelf: Shelf::new(&open.waiter, &open.registry, &open.tenant),
             spend: Arc::clone(&open.spend),
+            heads: Arc::clone(&open.heads),
             counter: OnceLock::new(),
             mode,
             modes: Mutex::default(),
@@ -186,8 +228,11 @@ impl Shop {
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
             owner,
             home,
-            _alive: alive,
+            alive,
         };
+        if project.contents_name()?.is_some() {
+            shop.key.announce(open)?;
+        }
         shop.tidy();
         // What is past its deadline is somebody's to find out about; it stays held either way.
         let _ = shop.waiter.wait(shop.spend.mark_stuck(&shop.tenant, None));
@@ -239,6 +284,14 @@ impl Shop {
         Workspace::open(folder, &self.home, blobs)
     }
 
+    /// A folder that holds nothing: where a workspace that no machine has would be.
+    pub(super) fn no_folder(&self) -> Result<PathBuf, Failure> {
+        let folder = self.home.join("shared");
+        let unwritable = |e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display()));
+        fs::create_dir_all(&folder).map_err(unwritable)?;
+        Ok(folder)
+    }
+
     /// The turn to sign a receipt, among all workers of the project. Nobody waits for good for one who stands still: then
     /// two receipts may name the same predecessor, and both are true.
     pub(super) fn turn(&self) -> Option<File> {
@@ -275,6 +328,9 @@ impl Shop {
 
     /// Its runs are over or given back: nobody has to find out that it is gone.
     pub(crate) fn close(&self) {
+        if self.alive.is_none() {
+            return;
+        }
         let _ = fs::remove_file(workers(&self.home).join(&self.owner));
     }
 }
@@ -350,17 +406,52 @@ fn gone(home: &Path) -> Vec<String> {
     gone
 }
 
-/// A handle that the engine can share.
-pub(crate) struct SharedShop(pub Arc<Shop>);
+/// The shops of one worker: that of whoever started it, and those of other tenants whose runs it takes.
+pub(crate) struct Shops {
+    own: Arc<Shop>,
+    store: Arc<dyn Store>,
+    waiter: Waiter,
+    others: Mutex<BTreeMap<Tenant, Arc<Shop>>>,
+}
 
-impl Workshop for SharedShop {
+impl Shops {
+    pub(crate) fn new(open: &Open, own: Arc<Shop>) -> Self {
+        let (store, waiter) = (Arc::clone(&open.store), open.waiter.clone());
+        Self { own, store, waiter, others: Mutex::default() }
+    }
+
+    fn of(&self, tenant: &Tenant) -> Result<Arc<Shop>, Failure> {
+        if *tenant == self.own.tenant {
+            return Ok(Arc::clone(&self.own));
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shop) = others.get(tenant) {
+            return Ok(Arc::clone(shop));
+        }
+        let (store, waiter, root) = (Arc::clone(&self.store), self.waiter.clone(), self.own.root.clone());
+        let seat = Seat::new(store, waiter, tenant.clone(), "worker".to_owned(), root);
+        let open = Open::new(Project::seated(Arc::new(seat)), &Out::captured(true))?;
+        let shop = self.own.beside(&open)?;
+        others.insert(tenant.clone(), Arc::clone(&shop));
+        Ok(shop)
+    }
+}
+
+fn no_hands(failure: Failure) -> NoHands {
+    match failure.is_passing() {
+        true => NoHands::PutOff(failure.message),
+        false => NoHands::Never(failure.message),
+    }
+}
+
+impl Workshop for Shops {
     fn take_up(
         &self,
         run: &Run,
         contract_hash: &str,
         agreement: &Agreement,
         _: &State,
-    ) -> Result<Box<dyn Hands>, String> {
+    ) -> Result<Box<dyn Hands>, NoHands> {
         let facts = Facts {
             run: run.id.clone(),
             item: run.item.clone(),
@@ -368,27 +459,28 @@ impl Workshop for SharedShop {
             attempt: run.attempt,
             epoch: run.epoch,
             created_ms: run.created_ms,
+            place: run.place.clone(),
             contract_hash: contract_hash.to_owned(),
             metadata: run.metadata.clone(),
             agreement: agreement.clone(),
         };
-        let hands = RunHands::new(Arc::clone(&self.0), facts).map_err(|e| e.message)?;
-        Ok(Box::new(hands))
+        let hands = self.of(&run.tenant).and_then(|shop| RunHands::new(shop, facts));
+        Ok(Box::new(hands.map_err(no_hands)?))
     }
 
     fn tenant(&self) -> Tenant {
-        self.0.tenant.clone()
+        self.own.tenant.clone()
     }
 
     /// Theirs are taken over at once.
     fn gone(&self) -> Vec<String> {
-        gone(&self.0.home)
+        gone(&self.own.home)
     }
 
     fn forget(&self, gone: &[String]) {
         for name in gone {
-            let _ = fs::remove_file(workers(&self.0.home).join(name));
+            let _ = fs::remove_file(workers(&self.own.home).join(name));
         }
-        self.0.tidy();
+        self.own.tidy();
     }
 }

@@ -129,28 +129,33 @@ impl Desk {
     }
 }
 
-fn refused(failure: &Failure) -> Refused {
-    Refused { status: failure.row.status, body: failure.to_json() }
+impl Desk {
+    fn refused(&self, failure: &Failure) -> Refused {
+        if let Some(book) = self.book.as_ref().filter(|_| failure.is_passing()) {
+            book.fell_silent(&failure.message);
+        }
+        Refused { status: failure.row.status, body: failure.to_json() }
+    }
 }
 
 impl Tools for Desk {
     fn list(&self, level: &str, tool: Option<&str>) -> Result<Value, Refused> {
         let level = Level::named(level).unwrap_or(Level::L0);
         let input = json!({"list": level.word(), "tool": tool});
-        self.look(&input, || self.all(level, tool)).map_err(|failure| refused(&failure))
+        self.look(&input, || self.all(level, tool)).map_err(|failure| self.refused(&failure))
     }
 
     fn show(&self, id: &str, level: &str) -> Result<Value, Refused> {
         let level = Level::named(level).unwrap_or(Level::L1);
         let input = json!({"show": id, "level": level.word()});
         let find = || self.see(Kind::Tool, id, level).or_else(|_| self.see(Kind::Adapter, id, level));
-        self.look(&input, find).map_err(|failure| refused(&failure))
+        self.look(&input, find).map_err(|failure| self.refused(&failure))
     }
 
     fn call(&self, call: Call, cancelled: &Arc<AtomicBool>) -> Result<Value, Refused> {
         let Call { tool, adapter, operation, params } = call;
         let made = self.make(&Ask { tool, adapter, operation, params, input: None }, cancelled);
-        let mut result = made.map_err(|failure| refused(&failure))?;
+        let mut result = made.map_err(|failure| self.refused(&failure))?;
         // What the host saw of the cell is no business of the agent's.
         if let Some(fields) = result.as_object_mut() {
             ["evidence", "changes"].iter().for_each(|name| drop(fields.remove(*name)));

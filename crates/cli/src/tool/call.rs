@@ -31,6 +31,7 @@ use crate::capture::Evidence;
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
 use crate::purse::Purse;
+use crate::telemetry;
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -198,6 +199,25 @@ impl Setting {
 
     /// Makes a call. `keep`: a folder for its streams. `stop`: whether whoever asked is gone.
     pub(crate) fn call(
+        &self,
+        id: &str,
+        ask: &Ask,
+        keep: Option<&Path>,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Called, Failure> {
+        let run = &self.purse.who.run;
+        let operation = telemetry::tool(run, &ask.tool);
+        let called = self.call_quietly(id, ask, keep, stop);
+        let error = match &called {
+            Ok(called) if called.code == 0 => None,
+            Ok(called) => Some(called.result["status"].as_str().unwrap_or("_OTHER")),
+            Err(failure) => Some(failure.row.name),
+        };
+        telemetry::tool_ended(operation, run, id, error);
+        called
+    }
+
+    fn call_quietly(
         &self,
         id: &str,
         ask: &Ask,

@@ -78,6 +78,34 @@ fn runs_are_submitted_and_looked_at_from_elsewhere() {
 }
 
 #[test]
+fn whoever_does_not_detach_waits_and_is_told_what_came_of_it() {
+    let home = actum();
+    let failing = "[agents.b]\ntype = \"command\"\ncommand = [\"false\"]\n";
+    home.file("actum.toml", format!("{AGENTS}\n{failing}"));
+    let mut server = home.start(&["serve", "--listen", "127.0.0.1:0", "--workers", "2", "--json"], &[]);
+    let shown: Value = serde_json::from_str(&server.line().unwrap()).unwrap();
+    let (url, token) = (shown["url"].as_str().unwrap(), shown["token"].as_str().unwrap());
+    let away = actum().with_env("ACTUM_SERVER", url).with_env("ACTUM_TOKEN", token);
+    away.file("work.yaml", WORK);
+    let ended = away.run(&["run", "work.yaml", "--json"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let run = &ended.json()["runs"][0];
+    assert_eq!((&run["item_id"], &run["status"]), (&json!("one"), &json!("success")), "{run}");
+    // The same that is told where the run is.
+    let there = asked(&home, &["status", run["run_id"].as_str().unwrap(), "--json"]);
+    assert_eq!(&there["run"], run);
+    let text = away.run(&["run", "work.yaml"]);
+    assert!(text.code == 0 && text.stdout.contains("one"), "{text:?}");
+    away.file("bad.yaml", WORK.replace("agent_id: a", "agent_id: b"));
+    let failed = away.run(&["run", "bad.yaml", "--json"]);
+    assert_eq!((failed.code, &failed.json()["runs"][0]["error_code"]), (1, &json!("AGENT_FAILED")), "{failed:?}");
+    let id = failed.json()["runs"][0]["run_id"].as_str().unwrap().to_owned();
+    assert_eq!(away.run(&["resume", &id]).code, 1);
+    server.signal("TERM");
+    assert_eq!(server.finish().0, 0);
+}
+
+#[test]
 fn whoever_has_the_token_is_the_actor() {
     let world = World::new();
     let away = &world.away;
@@ -149,7 +177,66 @@ fn what_goes_wrong_is_told_as_it_is_here() {
     assert_eq!(with(&["list"]).ok(), "no runs\n");
     let forbidden = with(&["ledger", "checkpoint", "--json"]);
     assert_eq!((forbidden.code, &forbidden.error()["code"]), (3, &json!("FORBIDDEN")), "{}", forbidden.stderr);
-    let secure = other.run(&["list", "--server", "https://127.0.0.1:1"]);
-    assert_eq!(secure.code, 2);
-    assert!(secure.stderr.contains("https is not spoken"), "{}", secure.stderr);
+}
+
+/// What stands before a server where others are on the way: speaks TLS to whoever comes, and plainly to the server.
+fn before(server: &str) -> (u16, String) {
+    use std::io::{Read as _, Write as _};
+
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let config = rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into())
+        .unwrap();
+    let config = std::sync::Arc::new(config);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let at = server.trim_start_matches("http://").to_owned();
+    let serve = move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let connection = rustls::ServerConnection::new(config.clone()).unwrap();
+            let mut outer = rustls::StreamOwned::new(connection, stream);
+            let mut inner = std::net::TcpStream::connect(&at).unwrap();
+            // One question is sent at once, and has an end that the server knows.
+            let (mut question, mut piece) = (Vec::new(), [0; 16 << 10]);
+            while let Ok(read @ 1..) = outer.read(&mut piece) {
+                question.extend_from_slice(&piece[..read]);
+                if question.windows(4).any(|four| four == b"\r\n\r\n") {
+                    break;
+                }
+            }
+            let _ = inner.write_all(&question);
+            let mut answer = Vec::new();
+            let _ = inner.read_to_end(&mut answer);
+            let _ = outer.write_all(&answer);
+            outer.conn.send_close_notify();
+            let _ = outer.flush();
+        }
+    };
+    std::thread::Builder::new().name("before".into()).spawn(serve).unwrap();
+    (port, made.cert.pem())
+}
+
+#[test]
+fn over_https_a_server_is_asked_only_if_it_is_who_it_should_be() {
+    let world = World::new();
+    let (port, certificate) = before(&world.url);
+    let (name, address) = (format!("https://localhost:{port}"), format!("https://127.0.0.1:{port}"));
+    let strange = world.away.run(&["list", "--server", &name]);
+    assert_eq!(strange.code, 2, "{strange:?}");
+    assert!(strange.stderr.contains("cannot be sure that it is localhost"), "{}", strange.stderr);
+    let file = world.away.file("certificate.pem", certificate);
+    let trusting = |url: &str| {
+        let running = world
+            .away
+            .start(&["list", "--server", url], &[("SSL_CERT_FILE", file.to_str().unwrap()), ("SSL_CERT_DIR", "")]);
+        running.finish()
+    };
+    let (code, lines, errors) = trusting(&name);
+    assert_eq!((code, lines), (0, vec!["no runs".to_owned()]), "{errors:?}");
+    let (code, _, errors) = trusting(&address);
+    assert_eq!(code, 2, "the certificate is for another name: {errors:?}");
 }

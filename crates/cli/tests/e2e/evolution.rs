@@ -74,7 +74,7 @@ fn refused(actum: &Program, arguments: &[&str]) -> (String, String) {
 fn an_older_store_is_read_as_if_it_were_of_today() {
     let actum = before();
     assert!(actum.run(&["ledger", "verify"]).ok().contains(ROOT));
-    assert_eq!(database(&actum).query_row("PRAGMA user_version", [], |row| row.get::<_, u32>(0)).unwrap(), 6);
+    assert_eq!(database(&actum).query_row("PRAGMA user_version", [], |row| row.get::<_, u32>(0)).unwrap(), 8);
     let checked = actum.run(&["store", "check"]);
     assert_eq!(checked.code, 0, "{}", checked.stdout);
     assert!(checked.stdout.contains("0 rows, equal to what the journal yields"), "{}", checked.stdout);
@@ -128,9 +128,9 @@ fn an_older_store_is_worked_with() {
 fn an_older_program_is_told_that_the_store_is_newer() {
     let actum = before();
     actum.run(&["ledger", "verify"]).ok();
-    database(&actum).execute_batch("PRAGMA user_version = 7").unwrap();
+    database(&actum).execute_batch("PRAGMA user_version = 9").unwrap();
     let (code, why) = refused(&actum, &["ledger", "verify"]);
-    assert!(code == "STORE_UNUSABLE" && why.contains('7'), "{code}: {why}");
+    assert!(code == "STORE_UNUSABLE" && why.contains('9'), "{code}: {why}");
 }
 
 #[test]

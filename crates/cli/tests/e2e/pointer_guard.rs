@@ -226,3 +226,21 @@ fn of_many_who_see_the_same_one_moves_the_pointer() {
     audited(&actum, &change);
     assert_eq!(actum.run(&["store", "check", "--json"]).json()["valid"], true);
 }
+
+#[test]
+fn a_server_asks_it_by_the_clock() {
+    let upstream = Upstream::start(Script::default().last(RIGHT, Usage::new(40, 6)));
+    let guard = json!({"samples": 1, "bounds": [{"metric": "cost", "max": 1}]});
+    let (actum, a, _) = guarded(&upstream, "100", &guard);
+    // Killed between its answer and its guard.
+    let mut killed = actum.start(&["predict", ID, "--param", "text=x"], &[("ACTUM_CRASH_AT", "pointer.appending")]);
+    assert_eq!(killed.error_line().as_deref(), Some("crash point pointer.appending"));
+    killed.kill();
+    assert_eq!(newest(&actum)["revision"], 2);
+    let server = super::serve::Server::start(&actum, &["--workers", "0", "--housekeeping", "1"]);
+    super::runs::until("it is withdrawn", || newest(&actum)["revision"] == 3);
+    assert_eq!(server.stop().0, 0);
+    let change = newest(&actum);
+    assert_eq!((&change["action"], &change["after"]["primary_artifact"]), (&json!("rollback"), &json!(a)));
+    audited(&actum, &change);
+}

@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use actum_contract::digest::Digest;
+use actum_ledger::draft;
+use actum_ledger::journal::Outcome;
 use actum_ledger::receipt::seal;
 use actum_testkit::program::{self, Ended, Program};
 use actum_testkit::verifiers::Verifiers;
@@ -412,6 +414,15 @@ fn a_receipt_from_elsewhere_is_not_in_the_ledger() {
     assert!(shown.to_string().contains("is not in the ledger"), "{shown}");
 }
 
+/// An entry in the store, by somebody who has its file.
+fn slip_in(actum: &Program, entry: Value) {
+    let runtime = actum_engine::Waiter::runtime().unwrap();
+    let location = actum_store::Location::Sqlite(actum.path(".actum/actum.db"));
+    let store = runtime.block_on(actum_store::open(&location, actum_store::Older::Refuse)).unwrap();
+    let appended = runtime.block_on(store.append(draft::read_value(entry, jiff::Timestamp::now()))).unwrap();
+    assert!(matches!(appended, Outcome::Created { .. }), "{appended:?}");
+}
+
 /// Whoever has the key can sign anything; the ledger tells.
 #[test]
 fn a_broken_chain_is_found() {
@@ -425,14 +436,21 @@ fn a_broken_chain_is_found() {
     let (_, shown, failed) = verify(&actum, &[&resealed]);
     assert_eq!(failed, ["ledger"]);
     assert!(shown.to_string().contains("another receipt under this id"), "{shown}");
-    // Even if an entry is slipped in for it.
+    // Even if an entry is slipped in for it. What was not on record yet when a receipt was made stands beside it.
+    let early = forged["predicate"]["ledger"]["size"].clone();
+    let late = super::run::asked(&actum, &["ledger", "verify", "--json"])["ledgers"][0]["entries"].clone();
     let cases = [
-        ("nothing", Value::Null, false),
-        ("unknown", json!("0".repeat(64)), false),
-        ("skipping", json!(digests[1]), false),
-        ("last", json!(digests[2]), true),
+        ("nothing", Value::Null, &late, false),
+        ("nothing-early", Value::Null, &early, false),
+        ("unknown", json!("0".repeat(64)), &late, false),
+        ("unknown-early", json!("0".repeat(64)), &early, false),
+        ("skipping", json!(digests[1]), &late, false),
+        ("skipping-early", json!(digests[0]), &early, false),
+        ("beside", json!(digests[1]), &early, true),
+        ("last", json!(digests[2]), &late, true),
     ];
-    for (id, previous, is_good) in cases {
+    for (id, previous, size, is_good) in cases {
+        forged["predicate"]["ledger"]["size"] = size.clone();
         forged["predicate"]["receiptId"] = json!(id);
         forged["predicate"]["previousReceipt"] = previous;
         let envelope = seal(&forged, &key);
@@ -443,10 +461,12 @@ fn a_broken_chain_is_found() {
             // Elsewhere, so that it does not become the predecessor of the next.
             "payload": {"digest": digest(&envelope), "place": "elsewhere"},
         });
-        if is_good {
+        if id == "last" {
             entry["payload"]["place"] = forged["predicate"]["place"].clone();
         }
-        actum.run_with(&["ledger", "append", "-"], entry.to_string().as_bytes()).ok();
+        let refused = actum.run_with(&["ledger", "append", "-"], entry.to_string().as_bytes());
+        assert_eq!(refused.code, 2, "nobody else writes receipts: {}", refused.stdout);
+        slip_in(&actum, entry);
         let expected: &[&str] = if is_good { &[] } else { &["chain"] };
         assert_eq!(verify(&actum, &[&resealed]).2, expected, "{id}");
     }

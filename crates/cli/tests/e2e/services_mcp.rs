@@ -389,7 +389,8 @@ fn a_real_client_finds_and_calls_tools_and_servers_are_started_again() {
     ]);
     let found = client(&actum, &steps);
     assert_eq!(found[0]["server"], "actum");
-    assert_eq!(found[0]["tools"], json!(["list_tools", "describe_tool", "call_tool"]));
+    let tools = found[0]["tools"].as_array().unwrap();
+    assert!(["list_tools", "describe_tool", "call_tool"].iter().all(|name| tools.contains(&json!(name))), "{tools:?}");
     let said = |n: usize| found[n + 1]["structured"].clone();
     assert!(said(0).to_string().contains("\"M\""), "{found:#?}");
     assert!(said(1).to_string().contains("say"), "{found:#?}");

@@ -21,7 +21,7 @@ fn a_newer_store_is_refused_with_a_clear_message() {
             let ended = actum.run(&arguments);
             assert_eq!(ended.code, 2);
             let message =
-                "error[A0302]: the store has version 99, this program knows versions up to 6: use a newer actum";
+                "error[A0302]: the store has version 99, this program knows versions up to 8: use a newer actum";
             assert!(ended.stderr.starts_with(message), "{}", ended.stderr);
         }
     }
@@ -30,8 +30,8 @@ fn a_newer_store_is_refused_with_a_clear_message() {
 #[test]
 fn migrate_makes_a_store_and_then_has_nothing_to_do() {
     for actum in [actum(), actum().on_store(&shared_url())] {
-        assert_eq!(actum.run(&["store", "migrate", "--json"]).json(), json!({"from": 0, "to": 6}));
-        assert_eq!(actum.run(&["store", "migrate"]).ok(), "the store has version 6 already\n");
+        assert_eq!(actum.run(&["store", "migrate", "--json"]).json(), json!({"from": 0, "to": 8}));
+        assert_eq!(actum.run(&["store", "migrate"]).ok(), "the store has version 8 already\n");
     }
 }
 

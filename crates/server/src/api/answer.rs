@@ -77,6 +77,27 @@ impl Reply {
     }
 }
 
+/// The answer to whoever listens. Its connection is of no other use afterwards.
+pub(crate) fn streaming(body: Body, request_id: &str) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_TYPE, super::stream::CONTENT_TYPE),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // Proxies that gather answers would keep events back.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+        (header::CONNECTION, "close"),
+        (EXIT, "0"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Ok(id) = HeaderValue::try_from(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    response
+}
+
 impl From<Refused> for Reply {
     fn from(refused: Refused) -> Self {
         let exit = error::named(refused.body["error"]["code"].as_str().unwrap_or_default()).exit;
@@ -120,6 +141,13 @@ pub(crate) fn busy() -> Reply {
     let message = "too many requests are under way";
     let refused = Refused::named(error::TOO_MANY_REQUESTS, message, &Value::Null, None).with_status(503);
     Reply::from(refused).with(header::RETRY_AFTER, BUSY_SECONDS.to_string())
+}
+
+/// What was asked for goes on, and nobody waits for it any more.
+pub(crate) fn too_slow(patience: Duration) -> Reply {
+    let message = format!("there is no answer after {} seconds", patience.as_secs());
+    let hint = Some("What was asked may still be done: look before asking again, or ask for less of it.");
+    Refused::named(error::ANSWER_LATE, &message, &Value::Null, hint).into()
 }
 
 pub(crate) fn ending() -> Reply {

@@ -13,6 +13,9 @@ use crate::models::is_swollen;
 /// What is looked through where it arrived; larger contents are looked through on a thread for blocking work.
 pub(crate) const SMALL_BYTES_MAX: usize = 32 << 10;
 
+/// Lines of one content: each may be a document of its own, and costs as one even if there is nothing in it.
+const LINES_MAX: usize = 100_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// There is nothing.
@@ -88,6 +91,9 @@ pub(crate) fn check(kind: Kind, content: &[u8]) -> Result<(), Refused> {
             let read = serde_json::from_slice::<IgnoredAny>(content);
             read.map(drop).map_err(|error| bad(&format!("the content is not JSON: {error}")))
         }
+        Kind::Lines | Kind::Text | Kind::Bytes if content.iter().filter(|byte| **byte == b'\n').count() > LINES_MAX => {
+            Err(bad(&format!("the content has more than {LINES_MAX} lines")).with_status(413))
+        }
         // Line by line: that is how they are read.
         Kind::Lines if content.split(|byte| *byte == b'\n').any(is_swollen) => Err(swollen()),
         _ => Ok(()),
@@ -106,6 +112,18 @@ pub(crate) fn wants_text(headers: &HeaderMap) -> bool {
     let text = weight(["text/plain", "text/*", "*/*"]).unwrap_or(0.0);
     let json = weight(["application/json", "application/*", "*/*"]).unwrap_or(0.0);
     text > json
+}
+
+/// Whether somebody wants to go on listening: he says so, or takes anything and names neither JSON nor text.
+pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
+    let accepted = || headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let weight = |name: &str| accepted().flat_map(|value| value.split(',')).find_map(|range| weight_of(range, name));
+    let is_taken = |name: &&str| weight(name).is_some_and(|weight| weight > 0.0);
+    match weight("text/event-stream") {
+        Some(weight) => weight > 0.0,
+        None if ["application/json", "application/jsonl", "text/plain"].iter().any(is_taken) => false,
+        None => !headers.contains_key(header::ACCEPT) || ["text/*", "*/*"].iter().any(is_taken),
+    }
 }
 
 /// The weight of a range of media types, if it has this name.
@@ -129,6 +147,32 @@ mod tests {
             headers.append(&name, HeaderValue::from_str(value).unwrap());
         }
         headers
+    }
+
+    #[test]
+    fn who_wants_to_listen() {
+        let wants = |values: &[&str]| wants_stream(&with(header::ACCEPT, values));
+        for values in [
+            &[][..],
+            &["*/*"],
+            &["text/event-stream"],
+            &["text/*"],
+            &["application/json, text/event-stream"],
+            &["Text/Event-Stream;q=0.1", "application/json"],
+        ] {
+            assert!(wants(values), "{values:?}");
+        }
+        for values in [
+            &["application/json"][..],
+            &["text/plain"],
+            &["application/json, text/plain, */*"],
+            &["image/png"],
+            &["text/event-stream;q=0", "*/*"],
+            &["application/jsonl"],
+            &["*/*;q=0"],
+        ] {
+            assert!(!wants(values), "{values:?}");
+        }
     }
 
     #[test]
@@ -172,6 +216,10 @@ mod tests {
         assert_eq!(status(Kind::Json, swollen.as_bytes()), Err(413));
         assert_eq!(status(Kind::Lines, swollen.as_bytes()), Err(413));
         assert_eq!(status(Kind::Lines, "{\"a\":[1,2]}\n".repeat(50_000).as_bytes()), Ok(()));
+        for kind in [Kind::Lines, Kind::Text, Kind::Bytes] {
+            assert_eq!(status(kind, "\n".repeat(LINES_MAX).as_bytes()), Ok(()));
+            assert_eq!(status(kind, "\n".repeat(LINES_MAX + 1).as_bytes()), Err(413));
+        }
         assert_eq!((status(Kind::Text, b"{"), status(Kind::Text, b"\xff")), (Ok(()), Err(400)));
         assert_eq!(status(Kind::Bytes, b"\xff\0"), Ok(()));
         // Depth costs nothing here; whoever reads it has a bound.

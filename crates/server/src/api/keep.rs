@@ -58,6 +58,16 @@ pub(crate) fn hash(route: &Route, given: &Given) -> String {
     hex::encode(hasher.finalize())
 }
 
+/// The name of one thing that is to be done once.
+fn once((tenant, token, key): &Name, hash: &str) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for part in [tenant, token, key, hash] {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().into()
+}
+
 /// Tenant, token, key.
 type Name = (String, String, String);
 /// What the last one under a key was told, with the hash of his request.
@@ -131,7 +141,9 @@ impl Held {
         if let Some(answer) = face.kept(caller, &key, &hash)? {
             return Ok((answer, true));
         }
-        let answer = face.answer(caller, route, given);
+        // An answer may be lost before it is kept. What is done under this name is found by it.
+        let once = Some(once(&self.ticket.name, &hash));
+        let answer = face.answer(caller, route, Given { once, ..given });
         if is_kept(answer.status) {
             face.keep(caller, &key, &hash, &answer);
             *self.told = Some((hash, answer.clone()));
@@ -167,6 +179,7 @@ mod tests {
         need: Need::Operate,
         status: 202,
         creates: true,
+        streams: false,
     };
 
     fn given() -> Given {
@@ -177,6 +190,8 @@ mod tests {
             is_json: true,
             wants_text: false,
             request_id: "1".to_owned(),
+            trace: None,
+            once: None,
         }
     }
 

@@ -24,6 +24,10 @@ pub struct Line {
     /// The token's id.
     pub token: Option<String>,
     pub request_id: String,
+    /// The same as `ms`, for who counts finer.
+    pub took: Duration,
+    /// `traceparent`, as it came.
+    pub trace: Option<String>,
 }
 
 pub type Log = Arc<dyn Fn(&Line) + Send + Sync>;
@@ -45,12 +49,18 @@ impl Record {
             tenant: None,
             token: None,
             request_id: request_id.to_owned(),
+            took: Duration::ZERO,
+            trace: None,
         };
         Self { log, begun: Instant::now(), line }
     }
 
     pub(crate) fn found(&mut self, route: &'static str) {
         self.line.route = route;
+    }
+
+    pub(crate) fn traced(&mut self, trace: Option<&str>) {
+        self.line.trace = trace.map(ToOwned::to_owned);
     }
 
     pub(crate) fn entered(&mut self, caller: &Caller) {
@@ -66,7 +76,8 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if let Some(log) = &self.log {
-            self.line.ms = millis(self.begun.elapsed());
+            self.line.took = self.begun.elapsed();
+            self.line.ms = millis(self.line.took);
             log(&self.line);
         }
     }

@@ -3,19 +3,21 @@
 use std::io;
 use std::net::TcpListener;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use actum_api::route::Route;
-use axum::Router;
+use axum::extract::Request;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tower::util::MapRequest;
 
+use super::peer::{Peer, Peers, Place};
 use super::request::{Desk, pass};
 use super::{Bounds, Face, Settings};
 use crate::bridge::{ACCEPT_PAUSE, HEAD_BYTES_MAX, HEADERS_MAX};
@@ -90,11 +92,22 @@ impl Drop for Api {
     }
 }
 
+/// The place that a connection takes, until it is over.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot(Arc<Mutex<(OwnedSemaphorePermit, Option<Place>)>>);
+
+impl Slot {
+    /// Takes another place instead: one that is counted elsewhere, whoever the peer is.
+    pub(crate) fn put(&self, place: OwnedSemaphorePermit) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (place, None);
+    }
+}
+
 /// One thread for everything that does not block: whoever floods us keeps one processor busy, not all of them.
 fn runtime(bounds: &Bounds) -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(bounds.enters_max + bounds.looks_max + bounds.works_max)
+        .max_blocking_threads(bounds.enters_max + bounds.looks_max + bounds.works_max + bounds.reads_max)
         .thread_name("actum-request")
         .build()
 }
@@ -108,6 +121,7 @@ fn run(
 ) {
     runtime.block_on(async {
         let slots = Arc::new(Semaphore::new(connections_max));
+        let peers = Peers::new(connections_max);
         // First it is known that we end, then the listener is closed.
         let told = async {
             let patience = stopped.await.unwrap_or_default();
@@ -115,7 +129,7 @@ fn run(
             patience
         };
         let patience = tokio::select! {
-            () = accept(listener, desk, &slots) => Duration::ZERO,
+            () = accept(listener, desk, &slots, &peers) => Duration::ZERO,
             patience = told => patience,
         };
         let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
@@ -130,31 +144,40 @@ fn run(
     runtime.shutdown_timeout(CUT_PATIENCE);
 }
 
-async fn accept(listener: tokio::net::TcpListener, desk: &Arc<Desk>, slots: &Arc<Semaphore>) {
+async fn accept(listener: tokio::net::TcpListener, desk: &Arc<Desk>, slots: &Arc<Semaphore>, peers: &Arc<Peers>) {
     let router = Router::new().fallback(pass).with_state(Arc::clone(desk));
     // Never closed, so this ends only with the runtime.
     while let Ok(slot) = Arc::clone(slots).acquire_owned().await {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                tokio::spawn(converse(stream, router.clone(), Arc::clone(desk), slot));
+            Ok((stream, address)) => {
+                // One who has too many loses this one; nobody else waits for it.
+                let Some(place) = peers.enter(address.ip()) else { continue };
+                let router = router.clone().layer(Extension(Peer(address.ip().to_canonical())));
+                tokio::spawn(converse(stream, router, Arc::clone(desk), (slot, place)));
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>, _slot: OwnedSemaphorePermit) {
+async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>, held: (OwnedSemaphorePermit, Place)) {
     // Answers are small and written at once; without it each waits for the acknowledgement of the last one.
     if stream.set_nodelay(true).is_err() {
         return;
     }
+    let slot = Slot(Arc::new(Mutex::new((held.0, Some(held.1)))));
+    let told = slot.clone();
+    let service = MapRequest::new(router, move |mut request: Request<_>| {
+        request.extensions_mut().insert(told.clone());
+        request
+    });
     let io = TokioIo::new(Paced::new(stream, desk.bounds.write));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(desk.bounds.head)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
-        .serve_connection(io, TowerToHyperService::new(router));
+        .serve_connection(io, TowerToHyperService::new(service));
     let mut connection = pin!(connection);
     tokio::select! {
         // Whatever broke the connection, there is nobody left to tell.
@@ -162,4 +185,5 @@ async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>
         () = desk.ending() => connection.as_mut().graceful_shutdown(),
     }
     connection.await.unwrap_or_default();
+    drop(slot);
 }

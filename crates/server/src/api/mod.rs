@@ -3,17 +3,24 @@
 //! Called by `cli`, which runs the commands behind the port `Face`. Knows routes by their table only, decides nothing about
 //! what they do, and keeps nothing that another server could not find out.
 
-mod answer;
+pub(crate) mod answer;
 mod content;
-mod door;
+mod docs;
+pub(crate) mod door;
+mod event;
+mod gateway;
+mod hub;
 mod keep;
 mod line;
 mod listen;
+mod mcp;
 mod pace;
 mod page;
 mod path;
+mod peer;
 mod request;
-mod turn;
+mod stream;
+pub(crate) mod turn;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +35,9 @@ use std::time::Duration;
 use actum_api::route::{Need, Route};
 
 use crate::bridge::Refused;
+use crate::models::Models;
 
+pub use event::{Event, Reached, Source, Wish};
 pub use line::{Line, Log};
 pub use listen::Api;
 
@@ -36,6 +45,8 @@ pub use listen::Api;
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 /// Connections that are served at once, unless the settings say otherwise; others wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 512;
+/// Those who listen to events at once, unless the settings say otherwise; beside the connections above.
+pub const STREAMS_MAX: usize = 2_000;
 /// Requests of one token, unless the settings say otherwise.
 const REQUESTS_PER_SECOND: u32 = 100;
 const BURST_REQUESTS: u32 = 200;
@@ -62,6 +73,10 @@ pub struct Given {
     pub is_json: bool,
     pub wants_text: bool,
     pub request_id: String,
+    /// `traceparent`, as it came: bounded, and not looked at.
+    pub trace: Option<String>,
+    /// The same for every time that a caller asks the same under one `Idempotency-Key`, and for nothing else. SHA-256.
+    pub once: Option<[u8; 32]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,9 +94,19 @@ pub trait Face: Send + Sync + 'static {
     fn enter(&self, token: &str) -> Result<Caller, Refused>;
     fn may(&self, caller: &Caller, need: Need) -> bool;
     fn answer(&self, caller: &Caller, route: &'static Route, given: Given) -> Answer;
+    /// What somebody wants to hear by a route that streams; or why he does not get it.
+    fn wish(&self, caller: &Caller, route: &'static Route, given: &Given) -> Result<Wish, Refused>;
+    /// How far a source has come. Asked often: it has to be cheap.
+    fn reached(&self, source: &Source) -> Result<Reached, Refused>;
+    /// The events behind that one, some of them: at least one if there is any.
+    fn stretch(&self, source: &Source, after: Option<u64>) -> Result<Vec<Event>, Refused>;
+    /// Whether somebody who has entered could still do so.
+    fn is_in(&self, caller: &Caller) -> Result<bool, Refused>;
     /// The answer kept under an `Idempotency-Key`: none, the same request's, or a refusal because it was another request.
     fn kept(&self, caller: &Caller, key: &str, request_hash: &str) -> Result<Option<Answer>, Refused>;
     fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer);
+    /// Models for a caller who may spend, at his tenant's cost; the same for the same token. Or why there are none.
+    fn models(&self, caller: &Caller) -> Result<Arc<dyn Models>, Refused>;
     /// The OpenAPI document, asked for once.
     fn openapi(&self) -> Arc<[u8]>;
     /// Whether commands can be run, or why not.
@@ -94,6 +119,8 @@ pub trait Face: Send + Sync + 'static {
 pub struct Settings {
     pub body_bytes_max: usize,
     pub connections_max: usize,
+    /// Connections on which somebody listens to events, beside the others.
+    pub streams_max: usize,
     /// Of each token; 0: as many as it likes.
     pub requests_per_second: u32,
     /// Requests of one token at once, after a pause.
@@ -112,6 +139,7 @@ impl Default for Settings {
         Self {
             body_bytes_max: BODY_BYTES_MAX,
             connections_max: CONNECTIONS_MAX,
+            streams_max: STREAMS_MAX,
             requests_per_second: REQUESTS_PER_SECOND,
             burst: BURST_REQUESTS,
             hosts: Vec::new(),
@@ -126,6 +154,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("body_bytes_max", &self.body_bytes_max)
             .field("connections_max", &self.connections_max)
+            .field("streams_max", &self.streams_max)
             .field("requests_per_second", &self.requests_per_second)
             .field("burst", &self.burst)
             .field("hosts", &self.hosts)
@@ -157,13 +186,25 @@ pub(crate) struct Bounds {
     pub(crate) write: Duration,
     /// For a thread, or for room.
     pub(crate) turn: Duration,
+    /// For the answer of a request that only looks. What it is about goes on until it ends, on its thread.
+    pub(crate) look: Duration,
+    /// For the answer of a request that works.
+    pub(crate) work: Duration,
     /// Threads that look tokens up; apart from the others, so that strangers hold up nobody but strangers.
     pub(crate) enters_max: usize,
     /// Threads for requests that only look; apart from those that work, so that one can look while all of these are taken.
     pub(crate) looks_max: usize,
     pub(crate) works_max: usize,
+    /// Threads that read events for whoever listens.
+    pub(crate) reads_max: usize,
     /// Requests that wait for a thread, of each kind.
     pub(crate) waiting_max: usize,
+    /// Between two looks at what somebody listens to.
+    pub(crate) poll: Duration,
+    /// Between two looks at whether a listener's token still opens the door.
+    pub(crate) check: Duration,
+    /// For a stream on which nothing is said, before a sign of life.
+    pub(crate) beat: Duration,
 }
 
 impl Default for Bounds {
@@ -173,10 +214,16 @@ impl Default for Bounds {
             body: Duration::from_secs(30),
             write: Duration::from_secs(30),
             turn: Duration::from_secs(15),
+            look: Duration::from_secs(60),
+            work: Duration::from_secs(3_600),
             enters_max: 4,
             looks_max: 8,
             works_max: 32,
+            reads_max: 4,
             waiting_max: 256,
+            poll: Duration::from_millis(200),
+            check: Duration::from_secs(3),
+            beat: Duration::from_secs(15),
         }
     }
 }

@@ -46,6 +46,15 @@ impl Pace {
         paid.insert(token.to_owned(), until + interval);
         Ok(())
     }
+
+    /// Charges whoever it is, and tells how long he has to wait for what he has had already; never longer than `longest`, and
+    /// what he would have to wait longer for is forgiven.
+    pub(crate) fn charge(&self, whom: &str, now: Instant, longest: Duration) -> Duration {
+        match self.take(whom, now) {
+            Ok(()) => Duration::ZERO,
+            Err(wait) => wait.max(self.interval.unwrap_or_default()).min(longest),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +80,21 @@ mod tests {
         // What was refused is not paid for.
         let taken = (0..2_000).filter(|ms| pace.take("c", at(70_000 + ms)).is_ok()).count();
         assert_eq!(taken, 3 + 19);
+    }
+
+    #[test]
+    fn whoever_fails_too_often_waits_and_nobody_waits_for_him() {
+        let (pace, now, longest) = (Pace::new(10, 3), Instant::now(), Duration::from_millis(150));
+        for _ in 0..3 {
+            assert_eq!(pace.charge("a", now, longest), Duration::ZERO);
+        }
+        assert_eq!(pace.charge("a", now, longest), Duration::from_millis(100));
+        assert_eq!(pace.charge("b", now, longest), Duration::ZERO);
+        assert_eq!(Pace::new(1, 1).charge("a", now, longest), Duration::ZERO);
+        let slow = Pace::new(1, 1);
+        slow.charge("a", now, longest);
+        assert_eq!(slow.charge("a", now, longest), longest);
+        assert_eq!(Pace::new(0, 0).charge("a", now, longest), Duration::ZERO);
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub(crate) fn page(openapi: &[u8]) -> Reply {
          <style>body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}\
          td{{padding:.1rem .8rem .1rem 0;vertical-align:top}}code{{font-size:.95em}}</style></head>\n\
          <body><h1>{title} {version}</h1>\n\
-         <p>Send <code>Authorization: Bearer TOKEN</code>. The whole of it is in <a href=\"/openapi.json\">openapi.json</a>.</p>\n\
+         <p>Send <code>Authorization: Bearer TOKEN</code>. The whole of it is in <a href=\"/openapi.json\">openapi.json</a>; \
+         <a href=\"/docs\">try it</a>.</p>\n\
          <table>\n",
         title = escape(title),
         version = escape(version),

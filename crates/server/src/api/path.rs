@@ -31,15 +31,29 @@ pub(crate) enum Missed {
 }
 
 pub(crate) fn find(routes: &'static [Route], method: Option<Method>, path: &str) -> Result<Found, Missed> {
-    let segments = segments(path).map_err(Missed::Refused)?;
-    let there: Vec<_> = routes.iter().filter(|route| is_at(route.path, &segments)).collect();
-    // A word is nearer than an argument.
-    let nearest = there.iter().filter(|route| Some(route.method) == method).min_by_key(|route| shape(route.path));
-    match nearest {
+    let segments = segments(path).map_err(|refused| {
+        // Where nothing is done by that method it does not matter what the arguments are.
+        let raw = path.strip_prefix('/').unwrap_or_default().split('/');
+        let raw: Vec<_> = raw.map(|raw| Segment { raw, text: String::new() }).collect();
+        let there = there(routes, &raw);
+        let is_other = !there.is_empty() && there.iter().all(|route| Some(route.method) != method);
+        if is_other { Missed::Method(methods(&there)) } else { Missed::Refused(refused) }
+    })?;
+    let there = there(routes, &segments);
+    match there.iter().find(|route| Some(route.method) == method) {
         Some(route) => Ok(Found { route, args: args(route.path, &segments) }),
         None if there.is_empty() => Err(Missed::Refused(nothing())),
         None => Err(Missed::Method(methods(&there))),
     }
+}
+
+/// All that is at a path.
+fn there(routes: &'static [Route], segments: &[Segment<'_>]) -> Vec<&'static Route> {
+    let mut there: Vec<_> = routes.iter().filter(|route| is_at(route.path, segments)).collect();
+    // A word is nearer than an argument, and what is further away is not at this path at all.
+    let nearest = there.iter().map(|route| shape(route.path)).min().unwrap_or_default();
+    there.retain(|route| shape(route.path) == nearest);
+    there
 }
 
 /// What may be asked at a path, for `Allow`.
@@ -165,7 +179,17 @@ mod tests {
     use proptest::prelude::*;
 
     const fn route(method: Method, path: &'static str) -> Route {
-        Route { method, path, command: &[], fixed: &[], args: &[], need: Need::Read, status: 200, creates: false }
+        Route {
+            method,
+            path,
+            command: &[],
+            fixed: &[],
+            args: &[],
+            need: Need::Read,
+            status: 200,
+            creates: false,
+            streams: false,
+        }
     }
 
     const ROUTES: &[Route] = &[
@@ -193,9 +217,10 @@ mod tests {
         assert_eq!(found(Method::Get, "/v1/runs/a%20%C3%A9%3F100%25").unwrap().1, ["a \u{e9}?100%"]);
         assert_eq!(found(Method::Get, "/v1/runs/...").unwrap().1, ["..."]);
         assert_eq!(found(Method::Get, "/v1/runs/--store=x").unwrap().1, ["--store=x"]);
-        // Nearest first, for the method that was asked.
+        // What is nearest is all there is at a path.
         assert_eq!(found(Method::Get, "/v1/policy/reasons").unwrap().0, "/v1/policy/reasons");
-        assert_eq!(found(Method::Get, "/v1/policy/explain").unwrap().0, "/v1/policy/{receipt}");
+        assert_eq!(found(Method::Get, "/v1/policy/explain"), None);
+        assert_eq!(found(Method::Get, "/v1/policy/other").unwrap().0, "/v1/policy/{receipt}");
         assert_eq!(found(Method::Post, "/v1/policy/explain").unwrap().0, "/v1/policy/explain");
         assert_eq!(found(Method::Get, "/v1/a/1/2").unwrap().1, ["1", "2"]);
     }
@@ -256,7 +281,9 @@ mod tests {
             Missed::Refused(refused) => panic!("{refused:?}"),
         };
         assert_eq!(missed(None, "/v1/runs"), ["GET", "HEAD", "POST"]);
-        assert_eq!(missed(Some(Method::Delete), "/v1/policy/explain"), ["GET", "HEAD", "POST"]);
+        assert_eq!(missed(Some(Method::Delete), "/v1/policy/explain"), ["POST"]);
+        assert_eq!(missed(Some(Method::Post), "/v1/runs/%00"), ["GET", "HEAD"]);
+        assert_eq!(missed(None, "/v1/policy/%2e%2e"), ["GET", "HEAD"]);
         assert_eq!(missed(Some(Method::Post), "/v1/a/1/2"), ["GET", "HEAD", "DELETE"]);
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use actum_api::error;
 use actum_api::route::{Method as Verb, Need, Route};
@@ -16,41 +17,72 @@ use tokio::time::{Instant, timeout};
 
 use super::answer::{self, REQUEST_ID, Reply};
 use super::content::{self, Kind};
+use super::docs;
 use super::door::{self, Names};
+use super::gateway::{self, Gates};
+use super::hub::Hub;
 use super::keep::{self, UnderWay};
 use super::line::Record;
+use super::listen::Slot;
+use super::mcp;
 use super::pace::Pace;
 use super::page::page;
 use super::path::{self, Found, Missed};
+use super::peer::Peer;
+use super::stream;
 use super::turn::Turns;
 use super::{Answer, Bounds, Caller, Face, Given, Settings};
 use crate::bridge::Refused;
 use crate::fields::bad;
+use crate::offer::Shared;
 
 /// The contents of all requests under way together, in KiB; others wait until there is room.
 const CONTENTS_KIB: u32 = 128 << 10;
 const REQUEST_ID_CHARS_MAX: usize = 64;
+/// The last place of an event that all who read JSON can tell from its neighbours.
+const PLACE_MAX: u64 = (1 << 53) - 1;
+const TRACE: &str = "traceparent";
+const TRACE_CHARS_MAX: usize = 128;
+/// Refusals that one peer is told in a second, after some at once: who guesses does not guess fast.
+const FAILURES_PER_SECOND: u32 = 20;
+const FAILURES_BURST: u32 = 200;
+/// How long a refusal is held back at most.
+const FAILURE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// What is served beside the table of routes.
-const FIXED: [&str; 5] = ["/", HEALTH, READY, METRICS, OPENAPI];
+const FIXED: [&str; 7] = ["/", HEALTH, READY, METRICS, OPENAPI, docs::PAGE, docs::SCRIPT];
+/// What a proxy says about whom it speaks for.
+const PASSED_ON: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
 const HEALTH: &str = "/healthz";
 const READY: &str = "/readyz";
 const METRICS: &str = "/metrics";
 const OPENAPI: &str = "/openapi.json";
 
+/// What a request comes to.
+enum Going {
+    Reply(Reply),
+    Stream(Body),
+}
+
 /// All that requests share.
 pub(crate) struct Desk {
-    face: Arc<dyn Face>,
+    pub(crate) face: Arc<dyn Face>,
     routes: &'static [Route],
-    settings: Settings,
+    pub(crate) settings: Settings,
     pub(crate) bounds: Bounds,
     is_loopback: bool,
     names: Names,
-    pace: Pace,
-    enters: Turns,
-    looks: Turns,
-    works: Turns,
+    pub(crate) pace: Pace,
+    /// Of those who are refused, by their addresses.
+    failures: Pace,
+    pub(crate) enters: Turns,
+    looks: Arc<Turns>,
+    works: Arc<Turns>,
+    /// What those who speak MCP share.
+    pub(crate) offered: Arc<Shared>,
     room: Arc<Semaphore>,
     under_way: Arc<UnderWay>,
+    hub: Arc<Hub>,
+    pub(crate) gates: Gates,
     is_ending: watch::Sender<bool>,
     number: AtomicU64,
     openapi: Reply,
@@ -66,7 +98,13 @@ impl Desk {
         is_loopback: bool,
     ) -> Self {
         let openapi = face.openapi();
+        let looks = Arc::new(Turns::new(bounds.looks_max, &bounds));
+        let works = Arc::new(Turns::new(bounds.works_max, &bounds));
+        let is_ending = watch::Sender::new(false);
+        let offered = Arc::new(Shared::new(Arc::clone(&looks), Arc::clone(&works), is_ending.subscribe()));
+        let hub = Arc::new(Hub::new(Arc::clone(&face), settings.streams_max, &bounds));
         Self {
+            hub,
             page: page(&openapi),
             openapi: Reply::new("application/json", openapi.to_vec()),
             face,
@@ -74,14 +112,17 @@ impl Desk {
             is_loopback,
             names: Names::new(settings.hosts.clone(), is_loopback),
             pace: Pace::new(settings.requests_per_second, settings.burst),
+            failures: Pace::new(FAILURES_PER_SECOND * u32::from(settings.requests_per_second > 0), FAILURES_BURST),
             settings,
             bounds,
             enters: Turns::new(bounds.enters_max, &bounds),
-            looks: Turns::new(bounds.looks_max, &bounds),
-            works: Turns::new(bounds.works_max, &bounds),
+            looks,
+            works,
+            offered,
             room: Arc::new(Semaphore::new(CONTENTS_KIB as usize)),
             under_way: Arc::default(),
-            is_ending: watch::Sender::new(false),
+            gates: Gates::default(),
+            is_ending,
             number: AtomicU64::new(0),
         }
     }
@@ -91,6 +132,10 @@ impl Desk {
         self.is_ending.send_replace(true);
     }
 
+    pub(crate) fn is_ending(&self) -> bool {
+        *self.is_ending.borrow()
+    }
+
     pub(crate) async fn ending(&self) {
         // The sender is ours: it is never gone.
         self.is_ending.subscribe().wait_for(|is_ending| *is_ending).await.map(drop).unwrap_or_default();
@@ -98,9 +143,11 @@ impl Desk {
 
     /// Returns when nothing is under way any more, also of those who have left.
     pub(crate) async fn settled(&self) {
-        for turns in [&self.enters, &self.looks, &self.works] {
+        for turns in [&self.enters, &*self.looks, &*self.works] {
             turns.settled().await;
         }
+        self.hub.settled().await;
+        self.gates.settled().await;
     }
 
     /// The caller's, if it is one; else one of ours.
@@ -115,8 +162,8 @@ impl Desk {
         }
     }
 
-    /// Refusals and answers alike.
-    async fn reply(&self, head: &Parts, body: Body, id: &str, record: &mut Record) -> Result<Reply, Reply> {
+    /// By our name, and so that it is clear where it ends.
+    pub(crate) fn admit(&self, head: &Parts) -> Result<(), Reply> {
         self.names.check(&head.uri, &head.headers)?;
         // Encoded in any other way than in chunks, or twice: no two readers would agree where it ends.
         let encodings: Vec<_> = head.headers.get_all(header::TRANSFER_ENCODING).iter().collect();
@@ -124,9 +171,15 @@ impl Desk {
             let refused = Reply::from(bad("`Transfer-Encoding` may be `chunked` only, and that once"));
             return Err(refused.with(header::CONNECTION, "close"));
         }
+        Ok(())
+    }
+
+    /// Refusals and answers alike.
+    async fn reply(&self, head: &Parts, body: Body, id: &str, record: &mut Record) -> Result<Going, Reply> {
+        self.admit(head)?;
         if let Some(path) = FIXED.into_iter().find(|path| *path == head.uri.path()) {
             record.found(path);
-            return self.fixed(path, head, record).await;
+            return self.fixed(path, head, record).await.map(Going::Reply);
         }
         if *self.is_ending.borrow() {
             return Err(answer::ending());
@@ -145,7 +198,7 @@ impl Desk {
         }
         self.pace.take(&caller.token, Instant::now()).map_err(answer::too_often)?;
         let query = path::query(head.uri.query().unwrap_or_default())?;
-        let (content, kind, room) = self.content(head, body, route).await?;
+        let (content, kind, room) = self.content(head, body, route.method).await?;
         let given = Given {
             path: args,
             query,
@@ -153,11 +206,43 @@ impl Desk {
             is_json: kind == Kind::Json,
             wants_text: content::wants_text(&head.headers),
             request_id: id.to_owned(),
+            trace: trace_in(&head.headers).map(ToOwned::to_owned),
+            once: None,
         };
+        if route.streams && content::wants_stream(&head.headers) {
+            return self.stream(caller, route, given, head).await.map(Going::Stream);
+        }
         let key = keep::key_in(&head.headers, route)?;
         let (answer, is_replayed) = self.answer(caller, route, given, key, room).await?;
         let reply = Reply::from(answer);
-        Ok(if is_replayed { reply.with(keep::REPLAYED, "true") } else { reply })
+        Ok(Going::Reply(if is_replayed { reply.with(keep::REPLAYED, "true") } else { reply }))
+    }
+
+    /// What goes on until the listener has heard all or leaves. Its connection gives its place back to those that ask.
+    async fn stream(&self, caller: Caller, route: &'static Route, given: Given, head: &Parts) -> Result<Body, Reply> {
+        let last = stream::last_heard(&head.headers)?;
+        let (face, asked) = (Arc::clone(&self.face), caller.clone());
+        let mut given = given;
+        let mut places = given.query.iter().filter(|(name, _)| name == "after");
+        let is_one = places.next().is_none_or(|(_, place)| place.parse::<u64>().is_ok_and(|n| n <= PLACE_MAX))
+            && places.next().is_none();
+        if !is_one {
+            return Err(bad("`after` must be the number of an event, once").into());
+        }
+        if let Some(last) = last {
+            // Whoever comes back asks for the same as before, and has heard more since.
+            given.query.retain(|(name, _)| name != "after");
+            given.query.push(("after".to_owned(), last.to_string()));
+        }
+        let wish = self.looks.work(move || face.wish(&asked, route, &given)).await??;
+        let Some(place) = self.hub.place() else { return Err(stream::full()) };
+        if let Some(slot) = head.extensions.get::<Slot>() {
+            slot.put(place);
+        }
+        if head.method == Method::HEAD {
+            return Ok(Body::empty());
+        }
+        Ok(stream::body(&self.hub, &caller, wish, self.is_ending.subscribe(), &self.bounds))
     }
 
     /// Who asks, and whether he may.
@@ -192,7 +277,13 @@ impl Desk {
         if *self.is_ending.borrow() {
             return Err(answer::ending());
         }
-        if !self.is_loopback {
+        // Nothing in it is anybody's: a browser comes to it before it has a token to show.
+        if let Some(page) = docs::at(path) {
+            return Ok(page);
+        }
+        // Behind a proxy everybody comes from where it runs.
+        let is_passed_on = PASSED_ON.iter().any(|name| head.headers.contains_key(*name));
+        if !self.is_loopback || is_passed_on {
             let (caller, may) = self.enter(head, Some(Need::Read), record).await?;
             if !may {
                 return Err(forbidden(&caller, Need::Read).into());
@@ -222,15 +313,15 @@ impl Desk {
     }
 
     /// The content of a request, its kind, and the room that it takes until it is answered.
-    async fn content(
+    pub(crate) async fn content(
         &self,
         head: &Parts,
         body: Body,
-        route: &Route,
+        method: Verb,
     ) -> Result<(Bytes, Kind, Option<OwnedSemaphorePermit>), Reply> {
         let size = body.size_hint();
         let is_empty = size.exact() == Some(0);
-        if route.method == Verb::Get {
+        if method == Verb::Get {
             let refused = || bad("a look has no content; send arguments in the query").into();
             return if is_empty { Ok((Bytes::new(), Kind::None, None)) } else { Err(refused()) };
         }
@@ -274,6 +365,7 @@ impl Desk {
         };
         let face = Arc::clone(&self.face);
         let turns = if route.method == Verb::Get { &self.looks } else { &self.works };
+        let patience = if route.method == Verb::Get { self.bounds.look } else { self.bounds.work };
         let answered = turns.work(move || {
             let _room = room;
             match held {
@@ -281,7 +373,20 @@ impl Desk {
                 None => Ok((face.answer(&caller, route, given), false)),
             }
         });
-        answered.await?.map_err(Reply::from)
+        match timeout(patience, answered).await {
+            Ok(answered) => answered?.map_err(Reply::from),
+            Err(_) => Err(answer::too_slow(patience)),
+        }
+    }
+
+    /// Whoever is refused too often waits for it; nobody else does.
+    async fn hold_back(&self, status: u16, peer: Option<&Peer>) {
+        if let Some(Peer(address)) = peer.filter(|_| matches!(status, 401 | 403 | 404)) {
+            let wait = self.failures.charge(&address.to_string(), Instant::now(), FAILURE_WAIT_MAX);
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+        }
     }
 }
 
@@ -289,10 +394,34 @@ pub(crate) async fn pass(State(desk): State<Arc<Desk>>, request: Request) -> Res
     let (head, body) = request.into_parts();
     let id = desk.request_id(&head.headers);
     let mut record = Record::begin(desk.settings.log.clone(), &head.method, &id);
-    let reply = desk.reply(&head, body, &id, &mut record).await.unwrap_or_else(|refused| refused);
-    let response = reply.finish(&head.method, &head.headers, &id);
+    record.traced(trace_in(&head.headers));
+    let peer = head.extensions.get();
+    let response = match head.uri.path() {
+        mcp::PATH => desk.speak(&head, body, &id, &mut record).await,
+        path if gateway::is_here(path) => desk.relay(&head, body, &id, &mut record).await,
+        _ => match desk.reply(&head, body, &id, &mut record).await {
+            Ok(Going::Stream(body)) => Ok(answer::streaming(body, &id)),
+            Ok(Going::Reply(reply)) | Err(reply) => Err(reply),
+        },
+    };
+    let response = match response {
+        Ok(response) => response,
+        Err(reply) => {
+            desk.hold_back(reply.status, peer).await;
+            reply.finish(&head.method, &head.headers, &id)
+        }
+    };
     record.answered(response.status().as_u16());
     response
+}
+
+/// What a caller says of the trace he is in; given twice, or longer than one can be, it says nothing.
+fn trace_in(headers: &HeaderMap) -> Option<&str> {
+    let mut given = headers.get_all(TRACE).iter();
+    match (given.next().and_then(|value| value.to_str().ok()), given.next()) {
+        (Some(value), None) if value.len() <= TRACE_CHARS_MAX => Some(value),
+        _ => None,
+    }
 }
 
 fn verb(method: &Method) -> Option<Verb> {

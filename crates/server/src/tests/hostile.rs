@@ -80,7 +80,7 @@ fn an_answer_that_nobody_reads_is_given_up() {
     let served = served_with(Patience { head: LONG, body: LONG, write: SHORT });
     let mut stream = served.say(&served.post("/v1/call", r#"{"tool":"large"}"#));
     until("answered", || served.fake.started.load(Ordering::SeqCst) == 1);
-    std::thread::sleep(SHORT * 5);
+    std::thread::sleep(SHORT * 20);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.len() < 8 << 20, "{} bytes were kept for us", answer.len());

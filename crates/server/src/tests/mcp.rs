@@ -6,12 +6,10 @@ use std::sync::atomic::Ordering;
 use rmcp::model::{CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, JsonObject, ProtocolVersion};
 use rmcp::service::{PeerRequestOptions, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::{ClientLifecycleMode, ClientServiceExt, RoleClient, ServiceExt};
+use rmcp::{ClientLifecycleMode, ClientServiceExt, RoleClient};
 use serde_json::{Value, json};
 
 use super::{Fake, LONG, Served, TOKEN, heard, served, until};
-use crate::bridge::Tools;
-use crate::mcp::serve_on;
 
 type Client = RunningService<RoleClient, ()>;
 
@@ -184,42 +182,4 @@ fn answers_are_plain_json_and_there_are_no_sessions() {
     for nonsense in ["", "[]", "{}", "null", "{\"jsonrpc\":\"2.0\"}"] {
         assert!(close(served.post("/mcp", nonsense)).starts_with("HTTP/1.1 4"), "{nonsense}");
     }
-}
-
-async fn on_a_pipe(fake: &Arc<Fake>) -> (Client, tokio::task::JoinHandle<std::io::Result<()>>) {
-    let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let (reader, writer) = tokio::io::split(theirs);
-    let serving = tokio::spawn(serve_on(Arc::clone(fake) as Arc<dyn Tools>, reader, writer));
-    (().serve(ours).await.unwrap(), serving)
-}
-
-#[tokio::test]
-async fn over_a_pipe() {
-    let fake = Arc::new(Fake::default());
-    let (client, serving) = on_a_pipe(&fake).await;
-    use_everything(&client).await;
-    let hanging = begin_to_hang(&client).await;
-    until_async("started", &fake, |fake| fake.running.load(Ordering::SeqCst) == 1).await;
-    hanging.cancel(None).await.unwrap();
-    until_async("cancelled", &fake, |fake| fake.cancelled.load(Ordering::SeqCst) == 1).await;
-    client.cancel().await.unwrap();
-    serving.await.unwrap().unwrap();
-}
-
-#[tokio::test]
-async fn the_end_of_the_pipe_ends_what_hangs() {
-    let fake = Arc::new(Fake::default());
-    let (client, serving) = on_a_pipe(&fake).await;
-    let _hanging = begin_to_hang(&client).await;
-    until_async("started", &fake, |fake| fake.running.load(Ordering::SeqCst) == 1).await;
-    client.cancel().await.unwrap();
-    tokio::time::timeout(LONG, serving).await.unwrap().unwrap().unwrap();
-    assert_eq!(fake.cancelled.load(Ordering::SeqCst), 1);
-}
-
-#[tokio::test]
-async fn a_pipe_that_ends_at_once_or_talks_nonsense() {
-    let fake: Arc<dyn Tools> = Arc::new(Fake::default());
-    serve_on(Arc::clone(&fake), tokio::io::empty(), tokio::io::sink()).await.unwrap();
-    let _ = serve_on(fake, &b"nonsense\n{\"jsonrpc\":\"2.0\"}\n"[..], tokio::io::sink()).await;
 }

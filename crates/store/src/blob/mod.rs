@@ -5,12 +5,20 @@
 //! generation    a number that every sweep raises
 //! packs/ID.pack contents one after another, each with digest and length before it
 //! packs/ID.idx  digest → place, sorted; a pack without it does not count
+//! packs/ID.sent which object store has all of it
+//! near/         contents of the object store that were needed here
 //! ```
 //!
 //! A batch writes one pack: contents, fsync, index, fsync, rename, rename. A process that dies leaves files that nobody
 //! refers to, and the next sweep removes them.
+//!
+//! Where there is an object store behind the folder, a commit returns only when everything of every pack is there too; what a
+//! dead process has not sent is sent by the next commit. Whatever is not in the folder is looked for there.
 
+mod far;
+mod near;
 mod pack;
+mod send;
 mod sweep;
 
 use std::collections::HashSet;
@@ -23,8 +31,10 @@ use actum_contract::blob::{Batch, BlobError, Blobs};
 use actum_contract::digest::{Blake3, Digest};
 
 use crate::crash;
+use near::{NEAR_BYTES_MAX, Near};
 use pack::{Pack, Place};
 
+pub use far::{BadFar, Far, FarSwept, SWEEP_AGE_MIN};
 pub use sweep::{Swept, Thoroughness};
 
 /// The blobs of one folder. Several processes may use it at once.
@@ -33,6 +43,14 @@ pub struct Folder {
     path: PathBuf,
     /// Nothing until somebody asks, and again after others may have written: who only compares needs none of it.
     packs: RwLock<Option<Vec<Arc<Pack>>>>,
+    behind: Option<Behind>,
+}
+
+/// An object store behind a folder, and what was fetched from it.
+#[derive(Debug)]
+struct Behind {
+    far: Arc<Far>,
+    near: Arc<Near>,
 }
 
 /// Piece in which large contents travel.
@@ -49,9 +67,19 @@ fn io_error(doing: &'static str, place: &Path) -> impl FnOnce(io::Error) -> Blob
 impl Folder {
     /// Opens the folder, making it if need be.
     pub fn open(path: &Path) -> Result<Self, BlobError> {
+        Self::open_with(path, None)
+    }
+
+    /// Opens the folder with an object store behind it, which has everything that was ever committed here.
+    pub fn open_before(path: &Path, far: Arc<Far>) -> Result<Self, BlobError> {
+        let near = Arc::new(Near::new(path, NEAR_BYTES_MAX));
+        Self::open_with(path, Some(Behind { far, near }))
+    }
+
+    fn open_with(path: &Path, behind: Option<Behind>) -> Result<Self, BlobError> {
         let packs = path.join("packs");
         std::fs::create_dir_all(&packs).map_err(io_error("make", &packs))?;
-        let folder = Self { path: path.to_owned(), packs: RwLock::new(None) };
+        let folder = Self { path: path.to_owned(), packs: RwLock::new(None), behind };
         // Good to have; whoever only wants to read must not fail because of it.
         let _ = folder.tidy_up();
         Ok(folder)
@@ -191,20 +219,22 @@ impl Folder {
 
     /// What a stored content takes on disk.
     pub fn cost(&self, digest: Digest) -> Result<u64, BlobError> {
-        Ok(self.find_all(digest)?[0].1.bytes + pack::COST_BYTES)
+        match self.find_all(digest) {
+            // It takes nothing here.
+            Err(BlobError::Missing(_)) if self.behind.is_some() => Ok(0),
+            found => Ok(found?[0].1.bytes + pack::COST_BYTES),
+        }
     }
-}
 
-impl Blobs for Folder {
-    fn contains(&self, digest: Digest) -> Result<bool, BlobError> {
+    fn is_here(&self, digest: Digest) -> Result<bool, BlobError> {
         Ok(self.find(digest)?.is_some())
     }
 
-    fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+    fn read_here(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
         self.with_sound(digest, |pack, place| pack.read(digest, place))
     }
 
-    fn copy(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError> {
+    fn copy_here(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError> {
         match self.find_all(digest)?.as_slice() {
             [(pack, place)] => pack.copy(digest, *place, into),
             // Only one of several may be sound, and what is written out cannot be taken back.
@@ -214,6 +244,47 @@ impl Blobs for Folder {
                 pack.copy(digest, *place, into)
             }
         }
+    }
+}
+
+impl Blobs for Folder {
+    fn contains(&self, digest: Digest) -> Result<bool, BlobError> {
+        match &self.behind {
+            Some(behind) if !self.is_here(digest)? => Ok(behind.near.has(digest) || behind.far.contains(digest)?),
+            Some(_) => Ok(true),
+            None => self.is_here(digest),
+        }
+    }
+
+    fn read(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+        match (self.read_here(digest), &self.behind) {
+            (Err(e @ (BlobError::Missing(_) | BlobError::Damaged(..))), Some(behind)) => behind.read(digest, e),
+            (found, _) => found,
+        }
+    }
+
+    fn copy(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError> {
+        let Some(behind) = &self.behind else { return self.copy_here(digest, into) };
+        let sound = self.with_sound(digest, |pack, place| {
+            // What is written out cannot be taken back, so it has to be sound before.
+            pack.copy(digest, place, &mut io::sink())?;
+            pack.copy(digest, place, into)
+        });
+        match sound {
+            Err(e @ (BlobError::Missing(_) | BlobError::Damaged(..))) => behind.copy(digest, into, e),
+            copied => copied,
+        }
+    }
+
+    fn fetch(&self, digests: &[Digest]) -> Result<(), BlobError> {
+        let Some(behind) = &self.behind else { return Ok(()) };
+        let mut missing = Vec::new();
+        for digest in digests {
+            if !behind.near.has(*digest) && !self.is_here(*digest)? {
+                missing.push(*digest);
+            }
+        }
+        behind.fetch(missing)
     }
 
     fn batch(&self) -> Result<Box<dyn Batch + '_>, BlobError> {
@@ -261,7 +332,7 @@ impl Batch for Writing<'_> {
     }
 
     fn put(&self, digest: Digest, bytes: &[u8]) -> Result<(), BlobError> {
-        if self.folder.contains(digest)? {
+        if self.folder.is_here(digest)? {
             return Ok(());
         }
         self.with_pack(|pack| pack.append(digest, bytes))
@@ -272,23 +343,25 @@ impl Batch for Writing<'_> {
     }
 
     fn put_stream(&self, from: &mut dyn Read, anew: bool) -> Result<(Digest, u64), BlobError> {
-        let is_sound = |digest| match self.folder.copy(digest, &mut io::sink()) {
+        let is_sound = |digest| match self.folder.copy_here(digest, &mut io::sink()) {
             Ok(_) => Ok(true),
             Err(BlobError::Damaged(..)) => Ok(false),
             Err(e) => Err(e),
         };
-        let stored = |digest| Ok(self.folder.contains(digest)? && (!anew || is_sound(digest)?));
+        let stored = |digest| Ok(self.folder.is_here(digest)? && (!anew || is_sound(digest)?));
         self.with_pack(|pack| pack.append_stream(from, &stored))
     }
 
     fn commit(&self) -> Result<(), BlobError> {
         let pack = self.pack.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(pack) = pack.and_then(NewPack::unless_empty) else { return Ok(()) };
-        let made = Arc::new(pack.finish()?);
-        if let Some(packs) = &mut *self.folder.packs.write().unwrap_or_else(PoisonError::into_inner) {
-            packs.push(made);
+        if let Some(pack) = pack.and_then(NewPack::unless_empty) {
+            let made = Arc::new(pack.finish()?);
+            if let Some(packs) = &mut *self.folder.packs.write().unwrap_or_else(PoisonError::into_inner) {
+                packs.push(made);
+            }
         }
-        Ok(())
+        // Also if nothing is new: it may rely on what another process has not sent yet.
+        self.folder.send_all()
     }
 }
 

@@ -45,6 +45,11 @@ pub(super) fn index_name(folder: &Path, id: &str) -> PathBuf {
     folder.join(format!("{id}.idx"))
 }
 
+/// Names the object store that has all of a pack.
+pub(super) fn mark_name(folder: &Path, id: &str) -> PathBuf {
+    folder.join(format!("{id}.sent"))
+}
+
 pub(super) fn unfinished(folder: &Path, id: &str) -> PathBuf {
     folder.join(format!("{id}.pack.tmp"))
 }

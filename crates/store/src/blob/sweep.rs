@@ -1,7 +1,8 @@
 //! Removing contents that nobody refers to. It holds the lock alone, so no batch can be relying on what it removes.
 //!
 //! Living contents of a pack that is mostly dead, and of packs too small to be worth a file, move to a new pack; only
-//! when that is durable do the old ones go. A sweep that dies leaves a content twice, never nowhere.
+//! when that is durable do the old ones go. A sweep that dies leaves a content twice, never nowhere. An object store behind the
+//! folder keeps what goes here: others may refer to it.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -51,6 +52,26 @@ impl Folder {
         self.rescan()?;
         let living = reach(self)?;
         Ok(self.remove_all_but(&living, how)?)
+    }
+
+    /// What an exact sweep would remove; nothing is.
+    pub fn would_sweep(&self, living: &HashSet<Digest>) -> Result<Swept, BlobError> {
+        let (mut dead, mut bytes) = (HashSet::new(), 0);
+        let packs = self.rescan()?;
+        for (digest, place) in packs.iter().flat_map(|pack| pack.entries()).filter(|(d, _)| !living.contains(d)) {
+            dead.insert(digest);
+            bytes += place.bytes;
+        }
+        let (all, _) = self.size()?;
+        Ok(Swept { contents: dead.len() as u64, bytes, bytes_left: all.saturating_sub(bytes) })
+    }
+
+    /// Contents of packs that were begun at this moment or later: their names say when.
+    pub fn written_since(&self, since_ms: u64) -> Result<HashSet<Digest>, BlobError> {
+        let begun = |id: &str| u64::from_str_radix(id.get(..12).unwrap_or_default(), 16).unwrap_or(u64::MAX);
+        let packs = self.rescan()?;
+        let young = packs.iter().filter(|pack| begun(&pack.id) >= since_ms);
+        Ok(young.flat_map(|pack| pack.entries()).map(|(digest, _)| digest).collect())
     }
 
     /// Removes what the dead have left and joins small packs when there are too many of them, if nobody else is at
@@ -108,7 +129,10 @@ impl Folder {
             }
         }
         if let Some(new) = new.and_then(NewPack::unless_empty) {
-            new.finish()?;
+            let made = new.finish()?;
+            if condemned.iter().all(|pack| self.is_sent(&pack.id)) {
+                self.mark_sent(&made.id)?;
+            }
         }
         crash::point("sweep.copied");
         if dropped {
@@ -120,6 +144,7 @@ impl Folder {
             for path in [pack::index_name(&folder, &pack.id), pack::name(&folder, &pack.id)] {
                 std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
             }
+            let _ = std::fs::remove_file(pack::mark_name(&folder, &pack.id));
             crash::point("sweep.removed");
         }
         sync_folder(&folder)?;
@@ -155,6 +180,11 @@ impl Folder {
                     std::fs::rename(index, pack::index_name(&folder, &id)).map_err(io_error("write", &path))?;
                 }
                 None => std::fs::remove_file(&path).map_err(io_error("remove", &path))?,
+            }
+        }
+        for id in self.names(".sent")? {
+            if !pack::name(&folder, &id).exists() {
+                let _ = std::fs::remove_file(pack::mark_name(&folder, &id));
             }
         }
         Ok(())

@@ -4,10 +4,12 @@
 //! transaction first locks that tenant's row in `ledger_lock`; appends to different logs do not wait for each other.
 
 mod access;
+mod head;
 mod open;
 mod pointer;
 mod read;
 mod registry;
+mod retention;
 mod rows;
 mod run;
 mod run_read;
@@ -15,13 +17,18 @@ mod run_rows;
 mod spend;
 mod spend_rows;
 mod upkeep;
+mod webhook;
 mod write;
+
+#[cfg(test)]
+mod dialect;
 
 use std::thread::JoinHandle;
 
 use actum_ledger::journal::JournalError;
 use deadpool_postgres::Pool;
 use tokio_postgres::Config;
+use tokio_postgres::error::SqlState;
 
 use crate::Older;
 use crate::queue::{self, Sender};
@@ -61,9 +68,19 @@ impl Drop for Postgres {
     }
 }
 
+/// How the text of an error begins after which nothing was kept, and the same may be tried again: two got into each other's way.
+const AGAIN: &str = "the database gave this up for the sake of another";
+
+fn is_to_be_tried_again(error: &JournalError) -> bool {
+    matches!(error, JournalError::Unavailable(text) if text.starts_with(AGAIN))
+}
+
 /// How errors of the driver look from outside.
 fn failed(error: tokio_postgres::Error) -> JournalError {
-    let mut text = error.to_string();
+    let mut text = match error.code() {
+        Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED) => format!("{AGAIN}: {error}"),
+        _ => error.to_string(),
+    };
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
         text = format!("{text}: {cause}");

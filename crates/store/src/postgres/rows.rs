@@ -8,6 +8,7 @@ use actum_contract::id::Tenant;
 use actum_ledger::access::Token;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
+use actum_ledger::head::Head;
 use actum_ledger::pointer::Moved;
 use actum_ledger::registry::{Item, Registered};
 use tokio_postgres::{Client, Error, Statement};
@@ -22,6 +23,7 @@ pub(super) struct Rows {
     nodes: Statement,
     registry: Statement,
     pointer: Statement,
+    head: Statement,
     token: Statement,
     letters: Statement,
     trim: Statement,
@@ -62,6 +64,9 @@ impl Rows {
             SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
             ON CONFLICT (tenant, signature) DO UPDATE
             SET n = excluded.n, restores = excluded.restores, seq = excluded.seq, body = excluded.body";
+        let head = "INSERT INTO head (tenant, workspace, n, tree)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])
+            ON CONFLICT (tenant, workspace) DO UPDATE SET n = excluded.n, tree = excluded.tree";
         // Nobody's token becomes another's, whatever a journal says that was not written by these rules.
         let token = "INSERT INTO token (id, tenant, role, name, hash, expires_ms, revoked, n, seq)
             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bool[],
@@ -79,12 +84,13 @@ impl Rows {
             (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
             ON CONFLICT (tenant, size) DO NOTHING";
-        let (journal, superseded, nodes, registry, pointer, token, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
+        let (journal, superseded, nodes, registry, pointer, head, token, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
             client.prepare(journal),
             client.prepare(superseded),
             client.prepare(nodes),
             client.prepare(registry),
             client.prepare(pointer),
+            client.prepare(head),
             client.prepare(token),
             client.prepare(letters),
             client.prepare(trim),
@@ -98,6 +104,7 @@ impl Rows {
             nodes,
             registry,
             pointer,
+            head,
             token,
             letters,
             trim,
@@ -127,6 +134,7 @@ impl Rows {
             self.put_registered(all),
             self.put_moved(all),
             self.put_granted(all),
+            self.put_heads(all),
         );
         rest.map(|_| ())
     }
@@ -254,6 +262,21 @@ impl Rows {
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
             [&tenants, &signatures, &numbers, &restores, &seqs, &bodies];
         self.client.execute(&self.pointer, &values).await.map(|_| ())
+    }
+
+    async fn put_heads(&self, all: &[&Appended]) -> Result<(), Error> {
+        let headed = all.iter().filter_map(|entry| Some((entry.tenant.as_str(), entry.headed.as_deref()?)));
+        let rows: BTreeMap<(&str, &str), &Head> =
+            headed.map(|(tenant, head)| ((tenant, head.workspace.as_str()), head)).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = rows.into_iter().collect();
+        let (tenants, names) = (column(&rows, |(key, _)| key.0), column(&rows, |(key, _)| key.1));
+        let numbers = column(&rows, |(_, head)| head.n as i64);
+        let trees = column(&rows, |(_, head)| head.tree.0.to_vec());
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&tenants, &names, &numbers, &trees];
+        self.client.execute(&self.head, &values).await.map(|_| ())
     }
 
     async fn put_granted(&self, all: &[&Appended]) -> Result<(), Error> {

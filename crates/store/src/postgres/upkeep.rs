@@ -16,7 +16,8 @@ use tokio_postgres::{Client, Column, Row};
 use super::read::{TENANTS, letter, row_of};
 use super::rows::Rows;
 use super::spend::{authorization_of, sum_of};
-use super::{Postgres, failed, open};
+use super::{Postgres, failed, not_pooled, open, retention};
+use crate::retention::{Forget, Forgotten, Queue};
 use crate::spend::AUTHORIZATION;
 use crate::sqlite::Copy;
 use crate::upkeep::{
@@ -25,6 +26,20 @@ use crate::upkeep::{
 use crate::{crash, tree};
 
 impl Upkeep for Postgres {
+    fn queue(&self, now_ms: i64) -> Work<'_, Queue> {
+        Box::pin(async move {
+            let client = self.pool.get().await.map_err(not_pooled)?;
+            retention::queue(&client, now_ms).await
+        })
+    }
+
+    fn forget(&self, what: Forget) -> Work<'_, Forgotten> {
+        Box::pin(async move {
+            let client = self.pool.get().await.map_err(not_pooled)?;
+            retention::forget(&client, &what).await
+        })
+    }
+
     fn versions(&self) -> (usize, usize) {
         self.versions
     }

@@ -26,27 +26,39 @@ use super::rows::Rows;
 use super::run::{Roll, Share, keys};
 use super::run_rows::{Key, RunPlan, RunRows};
 use super::spend_rows::{Money, SpendRows, spending};
-use super::{failed, open};
+use super::{failed, is_to_be_tried_again, open};
 use crate::access::{KeepRequest, TOKEN};
 use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts, left_out};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
 use crate::request::RunRequest;
 use crate::spend::{Planned, SpendRequest, Spent};
+use crate::webhook::WebhookDone;
 
 /// Runs until all callers are gone. A connection that failed is not used again; the next batch gets a new one.
+/// How often a batch is begun that the database gave up for the sake of another one.
+const TRIES_MAX: u32 = 5;
+
 pub(super) fn run(config: Config, mut receiver: Receiver) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     runtime.block_on(async move {
         let mut writer = None;
         while let Some(batch) = receiver.next().await {
-            let done = match take(&mut writer, &config).await {
-                Ok(ready) => ready.commit(&batch.requests).await,
-                Err(e) => Err(e),
+            let mut tries = 1;
+            let done = loop {
+                let done = match take(&mut writer, &config).await {
+                    Ok(ready) => ready.commit(&batch.requests).await,
+                    Err(e) => Err(e),
+                };
+                if done.is_err() {
+                    writer = None;
+                }
+                // Nothing of it was kept, and the same may be kept the next time.
+                match &done {
+                    Err(e) if tries < TRIES_MAX && is_to_be_tried_again(e) => tries += 1,
+                    _ => break done,
+                }
             };
-            if done.is_err() {
-                writer = None;
-            }
             batch.answer(done);
         }
     });
@@ -164,6 +176,8 @@ impl<'a> Plan<'a> {
                     self.answers_to_keep.push(request);
                     Answer::Keep(self.answers_to_keep.len() - 1)
                 }
+                // Those are written on connections of the pool, by a statement each.
+                (Request::Webhook(_), _) => Answer::Done(Done::Webhook(WebhookDone::Changed(false))),
                 (Request::Run(request), _) => self.decide_run(request, now).map_err(|refusal| (at, refusal))?,
                 (Request::Spend(request), _) => {
                     let spent = self.decide_spend(request, now).map_err(|refusal| (at, refusal))?;
@@ -234,9 +248,12 @@ impl Writer {
         // Acknowledged means durable, whatever the server's default. Every look-up here is by key: a plan that
         // scans or sorts would only ever come from statistics that are missing or old, and there is no better plan to be
         // found by looking at the values.
-        let settings = "SET synchronous_commit = on; SET enable_seqscan = off; SET enable_bitmapscan = off; \
-                        SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
-                        SET plan_cache_mode = force_generic_plan";
+        client.batch_execute("SET synchronous_commit = on").await.map_err(failed)?;
+        // As far as this database knows of such settings.
+        let settings = "SELECT set_config(s.name, k.value, false) FROM (VALUES ('enable_seqscan', 'off'),
+                ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'),
+                ('enable_sort', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) AS k (name, value)
+            JOIN pg_settings s ON s.name = k.name";
         client.batch_execute(settings).await.map_err(failed)?;
         let rows = Rows::prepare(client).await.map_err(failed)?;
         let lock = "SELECT tenant FROM ledger_lock WHERE tenant = ANY($1) ORDER BY tenant FOR UPDATE";
@@ -335,10 +352,15 @@ impl Writer {
             crash::point("spend.written");
         }
         crash::point("append.written");
-        let write = async {
-            if let Some(run_rows) = run_rows {
-                run_rows.write(client, &run_plan).await.map_err(failed)?;
+        // Each of these sends all it has when it is first looked at. None may wait for an answer before it does: what is
+        // sent behind the COMMIT is outside of the transaction, and its writer has lost the turn.
+        let runs = async {
+            match run_rows {
+                Some(run_rows) => run_rows.write(client, &run_plan).await.map_err(failed),
+                None => Ok(()),
             }
+        };
+        let spent = async {
             match spend_rows {
                 Some(spend_rows) => spend_rows.write(client, &money).await.map_err(failed),
                 None => Ok(()),
@@ -352,11 +374,11 @@ impl Writer {
         let claims = match (run_rows, run_plan.claims.as_slice()) {
             (Some(run_rows), [claims]) => {
                 let claim = run_rows.claim(client, claims);
-                let (.., runs, ()) = tokio::try_join!(biased; write, journal, claim, commit)?;
-                vec![runs]
+                let (.., claimed, ()) = tokio::try_join!(biased; runs, spent, journal, claim, commit)?;
+                vec![claimed]
             }
             (Some(run_rows), claims) if !claims.is_empty() => {
-                tokio::try_join!(biased; write, journal)?;
+                tokio::try_join!(biased; runs, spent, journal)?;
                 let mut all = Vec::with_capacity(claims.len());
                 for claims in claims {
                     all.push(run_rows.claim(client, claims).await?);
@@ -365,7 +387,7 @@ impl Writer {
                 all
             }
             _ => {
-                tokio::try_join!(biased; write, journal, commit)?;
+                tokio::try_join!(biased; runs, spent, journal, commit)?;
                 Vec::new()
             }
         };

@@ -2,16 +2,19 @@
 
 mod access;
 mod copy;
+mod head;
 mod open;
 mod pointer;
 mod read;
 mod registry;
+mod retention;
 mod rows;
 mod run;
 mod run_read;
 mod spend;
 mod spend_read;
 mod upkeep;
+mod webhook;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -53,7 +56,7 @@ impl Sqlite {
             (sender, writer) = (Some(into), Some(thread));
         }
         let mut store = Self { path: path.to_owned(), read_only, id, versions, sender, writer, readers: None };
-        store.readers = Some(Readers::start(|| store.connect())?);
+        store.readers = Some(Readers::start(|| store.connect().and_then(open::keep_little))?);
         Ok(store)
     }
 

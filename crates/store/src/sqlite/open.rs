@@ -21,7 +21,9 @@ const BUSY_WAIT: Duration = Duration::from_secs(60);
 /// Pages of the write-ahead log before SQLite folds it into the file: rarely, because that is what slow appends are.
 const WAL_PAGES: i64 = 10_000;
 
+/// What whoever writes keeps of the file, and each that answers questions: those read what the system keeps for all of them.
 const CACHE_KIBIBYTES: i64 = 65_536;
+const READER_CACHE_KIBIBYTES: i64 = 8_192;
 
 pub(super) struct Opened {
     /// The connection that may write; nothing where the file or its folder may only be read.
@@ -106,6 +108,12 @@ pub(super) fn connect(path: &Path) -> Result<Connection, JournalError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|e| at(path, e))?;
     prepare(&connection).map_err(|e| at(path, e))?;
+    Ok(connection)
+}
+
+/// For a connection that stays open and only answers questions.
+pub(super) fn keep_little(connection: Connection) -> Result<Connection, JournalError> {
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIBIBYTES).map_err(failed)?;
     Ok(connection)
 }
 

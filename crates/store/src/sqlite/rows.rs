@@ -3,6 +3,7 @@
 use actum_ledger::access::Token;
 use actum_ledger::append::{Appended, Log};
 use actum_ledger::event::Event;
+use actum_ledger::head::Head;
 use actum_ledger::pointer::Moved;
 use actum_ledger::registry::{Item, Registered};
 use rusqlite::{Connection, params};
@@ -44,6 +45,9 @@ pub(super) fn project(connection: &Connection, entry: &Appended) -> rusqlite::Re
     }
     if let Some(token) = &entry.granted {
         put_granted(connection, token, entry.seq)?;
+    }
+    if let Some(head) = &entry.headed {
+        put_head(connection, tenant, head)?;
     }
     for id in &entry.supersedes {
         let sql = "INSERT INTO superseded (tenant, id, by_id, by_created_ns) VALUES (?1, ?2, ?3, ?4)";
@@ -104,6 +108,14 @@ fn put_granted(connection: &Connection, token: &Token, seq: u64) -> rusqlite::Re
     let (role, n, seq) = (role.word(), *n as i64, seq as i64);
     let values = params![id, tenant.as_str(), role, name, hash, expires_ms, is_revoked, n, seq];
     connection.prepare_cached(sql)?.execute(values)?;
+    Ok(())
+}
+
+fn put_head(connection: &Connection, tenant: &str, head: &Head) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO head (tenant, workspace, n, tree) VALUES (?1, ?2, ?3, ?4)
+               ON CONFLICT (tenant, workspace) DO UPDATE SET n = excluded.n, tree = excluded.tree";
+    let Head { workspace, n, tree } = head;
+    connection.prepare_cached(sql)?.execute(params![tenant, workspace, *n as i64, tree.0])?;
     Ok(())
 }
 

@@ -7,11 +7,20 @@ use actum_ledger::append::{Log, replay};
 use actum_ledger::journal::{JournalError, Range, Work};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
-use super::{Sqlite, failed, read, rows, spend_read};
+use super::{Sqlite, failed, read, retention, rows, spend_read};
 use crate::crash;
+use crate::retention::{Forget, Forgotten, Queue};
 use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, refuse_existing, walk_of};
 
 impl Upkeep for Sqlite {
+    fn queue(&self, now_ms: i64) -> Work<'_, Queue> {
+        Box::pin(async move { retention::queue(&self.connect()?, now_ms) })
+    }
+
+    fn forget(&self, what: Forget) -> Work<'_, Forgotten> {
+        Box::pin(async move { retention::forget(&self.connect()?, &what) })
+    }
+
     fn versions(&self) -> (usize, usize) {
         self.versions
     }

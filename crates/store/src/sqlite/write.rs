@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::run::Seen;
-use super::{access, failed, read, rows};
+use super::{access, failed, read, rows, webhook};
 use crate::batch::{Effect, NotTaken, Refused, decide, decide_all, left_out};
 use crate::crash;
 use crate::queue::{Done, Receiver, Request};
@@ -110,6 +110,9 @@ impl<'c, 'r> Writing<'c, 'r> {
                     kept.map(|_| Done::Kept).map_err(failed)
                 }
                 Request::Keep(request) => access::keep(self.tx, request).map(Done::KeptAnswer).map_err(failed),
+                Request::Webhook(request) => {
+                    webhook::write(self.tx, request, self.now_ms).map(Done::Webhook).map_err(failed)
+                }
                 Request::Run(request) => match self.run(request)? {
                     Ok(done) => Ok(done),
                     Err(refusal) => return Ok(Err((at, refusal))),

@@ -302,7 +302,11 @@ impl Good<'_> {
             (None, input) => {
                 item["type"] = if input.is_some() { "custom_tool_call" } else { "function_call" }.into();
                 item["call_id"] = self.call_id().into();
-                item["name"] = name.into();
+                // Tools of one server are declared together, and called by both names.
+                match name.split_once('/') {
+                    Some((namespace, name)) => (item["namespace"], item["name"]) = (namespace.into(), name.into()),
+                    None => item["name"] = name.into(),
+                }
                 item[if input.is_some() { "input" } else { "arguments" }] =
                     input.map_or_else(|| self.arguments(), str::to_owned).into();
             }

@@ -16,10 +16,26 @@ fn choose(words: &[&str], named: Option<&str>) -> Result<Option<String>, String>
 #[test]
 fn a_server_is_asked_if_one_is_named_and_the_command_is_not_of_this_machine() {
     let url = "http://127.0.0.1:7070";
+    for elsewhere in
+        ["http://10.0.0.1:7070", "http://example.org", "http://[2001:db8::1]:1", "http://localhost.example.org"]
+    {
+        assert!(choose(&["list", "--server", elsewhere], None).unwrap_err().contains("--insecure"), "{elsewhere}");
+        let told = choose(&["list", "--insecure", "--server", elsewhere], None);
+        assert_eq!(told, Ok(Some(elsewhere.to_owned())));
+    }
+    for near in ["http://[::1]:1", "http://LOCALHOST", "http://127.9.9.9:1/x", "http://[::ffff:127.0.0.1]:1"] {
+        assert_eq!(choose(&["list", "--server", near], None), Ok(Some(near.to_owned())));
+    }
     assert_eq!(choose(&["list"], None), Ok(None));
     assert_eq!(choose(&["list"], Some(url)), Ok(Some(url.to_owned())));
-    assert_eq!(choose(&["list", "--server", "http://x"], Some(url)), Ok(Some("http://x".to_owned())));
-    assert_eq!(choose(&["--server", "http://x", "store", "check"], None), Ok(Some("http://x".to_owned())));
+    assert_eq!(
+        choose(&["list", "--server", "http://localhost:1"], Some(url)),
+        Ok(Some("http://localhost:1".to_owned()))
+    );
+    assert_eq!(
+        choose(&["--server", "http://localhost:1", "store", "check"], None),
+        Ok(Some("http://localhost:1".to_owned()))
+    );
     for words in [
         vec!["schema", "--list"],
         vec!["canon"],
@@ -27,7 +43,6 @@ fn a_server_is_asked_if_one_is_named_and_the_command_is_not_of_this_machine() {
         vec!["doctor"],
         vec!["contract", "hash"],
         vec!["contract", "show"],
-        vec!["token", "list", "--store", "x.db"],
         vec!["serve"],
         vec!["init"],
         vec!["sandbox", "--", "true"],
@@ -36,8 +51,6 @@ fn a_server_is_asked_if_one_is_named_and_the_command_is_not_of_this_machine() {
     }
     assert_eq!(choose(&["contract", "show", "r-1"], Some(url)), Ok(Some(url.to_owned())));
     for (words, said) in [
-        (vec!["list", "--server", "https://x"], "https is not spoken"),
-        (vec!["list", "--server", "HTTPS://x"], "https is not spoken"),
         (vec!["list", "--server", url, "--store", "x.db"], "--store"),
         (vec!["list", "--token-file", "x"], "without --server"),
     ] {
@@ -75,6 +88,6 @@ fn who_does_not_answer_is_told_of() {
     {
         let typed = Parsed::command().try_get_matches_from(["actum", "list"]).unwrap();
         let request = request::of(&typed).unwrap();
-        assert_eq!(ask(url, "t", &request, true).unwrap_err().row.name, row, "{url}");
+        assert_eq!(ask_for(url, "t", &request, JSON).unwrap_err().row.name, row, "{url}");
     }
 }

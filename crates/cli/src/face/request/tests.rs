@@ -65,8 +65,6 @@ fn what_no_route_stands_for_is_refused_with_what_there_is() {
     for (words, said) in [
         (vec!["store", "check"], "`actum store check` does not work over a server"),
         (vec!["worker"], "`actum worker` does not work over a server"),
-        (vec!["run", &work], "--detach has to be given"),
-        (vec!["resume", "r"], "--detach has to be given"),
         (vec!["signature", "add", &work, &work], "one at a time"),
         (vec!["verify", "a", "b"], "one at a time"),
         (
@@ -182,6 +180,8 @@ fn the_server_reads_what_was_typed() {
                 content,
                 is_json: kind == JSON,
                 wants_text: false,
+                trace: None,
+                once: None,
                 request_id: "r".to_owned(),
             };
             let mut drawer = Drawer::default();

@@ -3,6 +3,7 @@
 mod content;
 mod door;
 mod end;
+mod events;
 mod hostile;
 mod keep;
 mod route;
@@ -18,7 +19,7 @@ use actum_api::error;
 use actum_api::route::{Method, Need, Route};
 use serde_json::{Value, json};
 
-use super::{Answer, Api, Bounds, Caller, Face, Given, Line, Settings};
+use super::{Answer, Api, Bounds, Caller, Event, Face, Given, Line, Reached, Settings, Source, Wish};
 use crate::bridge::Refused;
 use crate::tests::heard;
 
@@ -27,8 +28,14 @@ const LONG: Duration = Duration::from_secs(20);
 /// Short enough to be waited for.
 const SHORT: Duration = Duration::from_millis(300);
 
+/// All events of a source, and what is said at its end.
+type Happened = (Vec<Event>, Option<String>);
+
+/// So many events are read at once.
+const PAGE_EVENTS: usize = 7;
+
 const fn row(method: Method, path: &'static str, need: Need, creates: bool) -> Route {
-    Route { method, path, command: &[], fixed: &[], args: &[], need, status: 200, creates }
+    Route { method, path, command: &[], fixed: &[], args: &[], need, status: 200, creates, streams: false }
 }
 
 const ROUTES: &[Route] = &[
@@ -38,6 +45,8 @@ const ROUTES: &[Route] = &[
     row(Method::Post, "/v1/runs/{run}/cancel", Need::Operate, false),
     row(Method::Post, "/v1/pointers/{signature}/promote", Need::Approve, true),
     row(Method::Delete, "/v1/tokens/{token}", Need::Admin, false),
+    Route { streams: true, ..row(Method::Get, "/v1/events", Need::Read, false) },
+    Route { streams: true, ..row(Method::Get, "/v1/runs/{run}/events", Need::Read, false) },
 ];
 
 /// Does what it is told to by the content or by the name of a run.
@@ -50,6 +59,11 @@ struct Fake {
     ended: AtomicUsize,
     is_open: Mutex<bool>,
     opened: Condvar,
+    /// What has happened, by tenant and run, and what is said at its end.
+    happened: Mutex<HashMap<Source, Happened>>,
+    revoked: Mutex<Vec<String>>,
+    looked: AtomicUsize,
+    read: AtomicUsize,
 }
 
 impl Fake {
@@ -128,6 +142,37 @@ impl Face for Fake {
         answer
     }
 
+    fn wish(&self, caller: &Caller, _: &'static Route, given: &Given) -> Result<Wish, Refused> {
+        let source = Source { tenant: caller.tenant.clone(), run: given.path.get("run").cloned() };
+        let happened = self.happened.lock().unwrap();
+        if source.run.is_some() && !happened.contains_key(&source) {
+            return Err(Refused::named(error::NOT_FOUND, "there is no such run", &Value::Null, None));
+        }
+        let query = |name: &str| given.query.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
+        let bad = |_| Refused::named(error::USAGE, "after is no number", &Value::Null, None);
+        let after = query("after").map(|text| text.parse().map_err(bad)).transpose()?;
+        let types = query("types").map(|text| text.split(',').map(ToOwned::to_owned).collect()).unwrap_or_default();
+        Ok(Wish { source, after, types })
+    }
+
+    fn reached(&self, source: &Source) -> Result<Reached, Refused> {
+        self.looked.fetch_add(1, Ordering::SeqCst);
+        let happened = self.happened.lock().unwrap();
+        let Some((events, end)) = happened.get(source) else { return Ok(Reached::default()) };
+        Ok(Reached { last: events.last().map(|event| event.id), end: end.clone() })
+    }
+
+    fn stretch(&self, source: &Source, after: Option<u64>) -> Result<Vec<Event>, Refused> {
+        self.read.fetch_add(1, Ordering::SeqCst);
+        let happened = self.happened.lock().unwrap();
+        let all = happened.get(source).map(|(events, _)| events.as_slice()).unwrap_or_default();
+        Ok(all.iter().filter(|event| Some(event.id) > after).take(PAGE_EVENTS).cloned().collect())
+    }
+
+    fn is_in(&self, caller: &Caller) -> Result<bool, Refused> {
+        Ok(!self.revoked.lock().unwrap().contains(&caller.token))
+    }
+
     fn kept(&self, caller: &Caller, key: &str, request_hash: &str) -> Result<Option<Answer>, Refused> {
         match self.kept.lock().unwrap().get(&name(caller, key)) {
             None => Ok(None),
@@ -139,6 +184,10 @@ impl Face for Fake {
     fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer) {
         let kept = (request_hash.to_owned(), answer.clone());
         self.kept.lock().unwrap().insert(name(caller, key), kept);
+    }
+
+    fn models(&self, _: &Caller) -> Result<Arc<dyn crate::Models>, Refused> {
+        Err(Refused::named(error::NOT_FOUND, "there are no models here", &Value::Null, None))
     }
 
     fn openapi(&self) -> Arc<[u8]> {

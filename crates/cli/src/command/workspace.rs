@@ -1,0 +1,227 @@
+//! `actum workspace`: workspaces that no machine owns. Make one, see where it is and how it got there, have it in a folder.
+
+use std::path::PathBuf;
+
+use actum_api::error;
+use actum_contract::digest::Digest;
+use actum_ledger::head::{Head, Move};
+use actum_workspace::thaw_new;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::Ended;
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::run::Open;
+use crate::shared::{Named, bring};
+use crate::ui::{Out, table};
+use crate::workspace::{self, now_ms};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Make one from a folder, a snapshot, or a commit
+    Add(Add),
+    /// Those there are
+    List,
+    /// Where one is
+    Show(Name),
+    /// How it got there, newest first
+    History(History),
+    /// Put it into a new or empty folder
+    Checkout(Checkout),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Add {
+    /// Its name: letters, digits and . _ - /
+    name: String,
+
+    /// The folder it begins with
+    #[arg(id = "file", value_name = "DIR", conflicts_with_all = ["snapshot", "git"])]
+    dir: Option<PathBuf>,
+
+    /// The snapshot it begins with: all digits of its id
+    #[arg(long, value_name = "ID", conflicts_with = "git")]
+    snapshot: Option<String>,
+
+    /// The repository it begins with
+    #[arg(long, value_name = "URL", requires = "commit")]
+    git: Option<String>,
+
+    /// The commit of that repository: all digits of it
+    #[arg(long, value_name = "COMMIT", requires = "git")]
+    commit: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Name {
+    /// The workspace: its name, `snapshot:ID` or `git+URL#COMMIT`
+    name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct History {
+    /// The workspace: its name, `snapshot:ID` or `git+URL#COMMIT`
+    name: String,
+
+    /// Moves to show
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+
+    /// Only moves before this one
+    #[arg(long, value_name = "N")]
+    cursor: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Checkout {
+    /// The workspace: its name, `snapshot:ID` or `git+URL#COMMIT`
+    name: String,
+
+    /// A new or empty folder
+    dir: PathBuf,
+
+    /// As it was after this move
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
+}
+
+/// What somebody calls a workspace.
+fn named(text: &str) -> Result<Named, Failure> {
+    match Named::read(text) {
+        Some(named) => named,
+        None => Named::read(&format!("shared:{text}"))
+            .unwrap_or_else(|| Err(Failure::new(error::INPUT, format!("{text:?} is no name of a workspace")))),
+    }
+}
+
+impl Verb {
+    pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        let open = Open::new(Project::find(global)?, out)?;
+        match self {
+            Self::Add(add) => add.run(&open, out),
+            Self::List => list(&open, out),
+            Self::Show(name) => show(&open, &open.known_head(&named(&name.name)?.name())?, out),
+            Self::History(history) => history.run(&open, out),
+            Self::Checkout(checkout) => checkout.run(&open, out),
+        }
+    }
+}
+
+fn head_json(head: &Head) -> Value {
+    json!({"name": head.workspace, "n": head.n, "tree": head.tree.to_hex()})
+}
+
+fn list(open: &Open, out: &mut Out) -> Ended {
+    let heads = open.waiter.wait(open.heads.heads_of(&open.tenant))?;
+    out.result(&json!({"workspaces": heads.iter().map(head_json).collect::<Vec<_>>()}), || {
+        let row = |head: &Head| vec![head.n.to_string(), head.tree.to_hex()[..16].to_owned(), head.workspace.clone()];
+        table(&["MOVES", "TREE", "WORKSPACE"], &heads.iter().map(row).collect::<Vec<_>>())
+    });
+    Ok(0)
+}
+
+fn show(open: &Open, head: &Head, out: &mut Out) -> Ended {
+    let last = open.made(&head.workspace, head.n)?;
+    let mut shown = head_json(head);
+    shown["last"] = last.as_ref().map_or(Value::Null, move_json);
+    out.result(&shown, || {
+        let by = last.map(|last| format!("\n  last {} by {}", last.cause, last.actor)).unwrap_or_default();
+        format!("{}\n  tree {}\n  move {}{by}", head.workspace, head.tree.to_hex(), head.n)
+    });
+    Ok(0)
+}
+
+fn move_json(made: &Move) -> Value {
+    json!({
+        "n": made.n, "cause": made.cause.word(), "before": made.before.map(Digest::to_hex), "after": made.after.to_hex(),
+        "publication": made.publication, "of": made.of, "actor": made.actor, "base_drift": made.drift,
+    })
+}
+
+impl Add {
+    fn run(self, open: &Open, out: &mut Out) -> Ended {
+        let Named::Plain(_) = named(&self.name)? else {
+            return Err(Failure::new(error::INPUT, "what names a snapshot or a commit is there without being added")
+                .hint("name it in a work file: `workspace: snapshot:ID`"));
+        };
+        let name = named(&self.name)?.name();
+        if open.head(&name)?.is_some() {
+            return Err(Failure::new(
+                error::IDEMPOTENCY_CONFLICT,
+                format!("there is a shared workspace {name:?} already"),
+            )
+            .hint("`actum workspace show` tells where it is"));
+        }
+        let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
+        let begins = match (&self.snapshot, &self.git, &self.commit) {
+            (Some(id), ..) => Some(named(&format!("snapshot:{id}"))?),
+            (None, Some(url), Some(commit)) => Some(named(&format!("git+{url}#{commit}"))?),
+            _ => None,
+        };
+        let tree = match begins {
+            Some(begins) => open.tree_of(&begins)?,
+            None if open.project.seat().is_some() && self.dir.is_none() => {
+                return Err(Failure::new(error::USAGE, "say what it begins with: a snapshot, or a commit"));
+            }
+            None => {
+                let folder = self.dir.as_deref().unwrap_or(open.project.root());
+                let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
+                let opened = workspace::open(&open.project, folder, out)?;
+                (opened.workspace.freeze(&rules, false, now_ms())?.id, Vec::new())
+            }
+        };
+        let head = open.create(&name, tree, &actor)?;
+        out.result(&head_json(&head), || format!("{}\n  tree {}", head.workspace, head.tree.to_hex()));
+        out.remark(&format!("`workspace: {}` in a work file names it", head.workspace));
+        Ok(0)
+    }
+}
+
+impl History {
+    fn run(self, open: &Open, out: &mut Out) -> Ended {
+        let head = open.known_head(&named(&self.name)?.name())?;
+        let from = self.cursor.map_or(head.n, |cursor| cursor.saturating_sub(1).min(head.n));
+        let first = from.saturating_sub(u64::from(self.limit)) + 1;
+        let mut moves = Vec::new();
+        for n in (first..=from).rev() {
+            moves.extend(open.made(&head.workspace, n)?);
+        }
+        let next = (first > 1 && from > 0).then_some(first);
+        out.result(&json!({"moves": moves.iter().map(move_json).collect::<Vec<_>>(), "next": next}), || {
+            let row = |made: &Move| {
+                let of = made.of.clone().unwrap_or_default();
+                vec![
+                    made.n.to_string(),
+                    made.cause.to_string(),
+                    made.after.to_hex()[..16].to_owned(),
+                    made.actor.clone(),
+                    of,
+                ]
+            };
+            table(&["N", "CAUSE", "TREE", "BY", "OF"], &moves.iter().map(row).collect::<Vec<_>>())
+        });
+        Ok(0)
+    }
+}
+
+impl Checkout {
+    fn run(self, open: &Open, out: &mut Out) -> Ended {
+        let head = open.known_head(&named(&self.name)?.name())?;
+        let tree = match self.at {
+            None => head.tree,
+            Some(n) => {
+                let made = open.made(&head.workspace, n)?;
+                made.map(|made| made.after)
+                    .ok_or_else(|| Failure::new(error::NOT_FOUND, format!("{} has no move {n}", head.workspace)))?
+            }
+        };
+        let blobs = open.project.blobs()?;
+        bring(&*blobs, tree)?;
+        thaw_new(&open.project.folder()?, &*blobs, tree, &self.dir)?;
+        let (id, folder) = (tree.to_hex(), self.dir.display().to_string());
+        out.result(&json!({"name": head.workspace, "tree": id, "folder": folder}), || format!("{id} in {folder}"));
+        Ok(0)
+    }
+}

@@ -1,0 +1,210 @@
+//! Commits of repositories as trees: `git`, in a cell that reaches the repository's host and nobody else, brings one into a
+//! private folder, which is frozen and thrown away. Used where a workspace is named by a commit. Signs in nowhere.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::digest::Digest;
+use actum_contract::execution::{Filesystem, FilesystemLevel, Host, Network, NetworkLevel, Sandbox, limit};
+use actum_ledger::head::INCLUDE_MAX;
+use actum_sandbox::{Egress, Files, News, Spawner};
+use actum_workspace::{Rules, Workspace};
+
+use crate::cell::{self, Planned, Wanted, end_of};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::run::Open;
+use crate::ui::clean;
+use crate::workspace::{new_id, now_ms};
+
+/// Brings one commit, and names what it tracks although its own rules ignore it. Servers that do not hand out a commit by
+/// its id are asked for everything.
+const SCRIPT: &str = r#"set -e
+git init -q .
+git fetch -q --depth 1 --no-tags "$1" "$2" 2>/dev/null || git fetch -q --no-tags "$1" '+refs/*:refs/all/*'
+git -c advice.detachedHead=false checkout -q --force "$2"
+git ls-files -z --cached --ignored --exclude-standard
+"#;
+
+const TIMEOUT_MS: u64 = 300_000;
+const DISK_MB: u64 = 4_096;
+const MEMORY_MB: u64 = 1_024;
+
+/// Of what git says.
+const SAID_BYTES_MAX: u64 = 64 << 10;
+const SAID_LINES: usize = 3;
+
+/// A folder of our own that goes with us.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> Result<Self, Failure> {
+        let folder = std::env::temp_dir().join(format!("actum-git-{}", new_id()));
+        let made = fs::DirBuilder::new().mode(0o700).create(&folder).and_then(|()| folder.canonicalize());
+        made.map(Self).map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Where a repository is.
+enum Where {
+    Folder(PathBuf),
+    Host(Host),
+}
+
+/// The tree of a commit, stored whole, and patterns of what it tracks although it ignores it.
+pub(crate) fn fetch(open: &Open, url: &str, commit: &str) -> Result<(Digest, Vec<String>), Failure> {
+    let at = find(url, open.project.seat().is_some())?;
+    let (tree, said) = (Scratch::make()?, Scratch::make()?);
+    let ignored = bring(open, &at, url, commit, &tree.0, &said.0)?;
+    fs::remove_dir_all(tree.0.join(".git"))
+        .map_err(|e| Failure::new(error::FILE, format!("cannot clear {}: {e}", tree.0.display())))?;
+    let blobs = open.project.blobs()?;
+    let workspace = Workspace::open(&tree.0, &open.project.folder()?, blobs)?;
+    let rules = Rules::of(&tree.0, ignored.clone(), Vec::new())?;
+    Ok((workspace.freeze(&rules, true, now_ms())?.id, ignored))
+}
+
+fn find(url: &str, is_guest: bool) -> Result<Where, Failure> {
+    let bad = |why: &str| {
+        let failure = Failure::new(error::INPUT, format!("the repository {url:?} {why}"));
+        failure.hint("https://HOST/PATH is understood; without a server also file:///PATH")
+    };
+    if let Some(path) = url.strip_prefix("file://") {
+        if is_guest {
+            return Err(bad("lies on this machine's disk, which is not asked for others"));
+        }
+        let found = Path::new(path).canonicalize().map_err(|e| bad(&format!("cannot be found: {e}")))?;
+        return Ok(Where::Folder(found));
+    }
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let Some(rest) = rest else { return Err(bad("has a scheme that is not understood")) };
+    let host = rest.split('/').next().unwrap_or_default();
+    if host.contains('@') {
+        return Err(bad("holds a user or a password, which a name must not"));
+    }
+    // An address that is named is reached, also one of this machine; a name is looked up, and such addresses are not reached.
+    let bare = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    if is_guest && (bare.parse::<std::net::IpAddr>().is_ok() || bare.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
+        return Err(bad("is an address, not a name"));
+    }
+    let host = match host.contains(':') {
+        true => host.to_owned(),
+        false => format!("{host}:{}", if url.starts_with("https") { 443 } else { 80 }),
+    };
+    Host::parse(&host).map(Where::Host).map_err(|e| bad(&e.to_string()))
+}
+
+/// Runs git; the paths that it tracks although they are ignored, as patterns.
+fn bring(open: &Open, at: &Where, url: &str, commit: &str, tree: &Path, said: &Path) -> Result<Vec<String>, Failure> {
+    let (read, network) = match at {
+        Where::Folder(folder) => (vec![folder.clone()], Network::default()),
+        Where::Host(host) => {
+            let network = Network { level: NetworkLevel::Api, allow: vec![host.clone()], deny: Vec::new() };
+            (Vec::new(), network)
+        }
+    };
+    let sandbox = Sandbox {
+        timeout_ms: TIMEOUT_MS,
+        memory_mb: MEMORY_MB,
+        cpu_cores: limit("cpu_cores").default,
+        disk_mb: DISK_MB,
+        filesystem: Filesystem { level: FilesystemLevel::Standard, ..Filesystem::default() },
+        network,
+        max_children: limit("max_children").max.min(64),
+        allow_fork: true,
+    };
+    let environment = [
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("GIT_CONFIG_COUNT", "2"),
+        ("GIT_CONFIG_KEY_0", "safe.directory"),
+        ("GIT_CONFIG_VALUE_0", "*"),
+        ("GIT_CONFIG_KEY_1", "core.hooksPath"),
+        ("GIT_CONFIG_VALUE_1", "/dev/null"),
+    ];
+    let config = Config::read(open.project.root())?.sandbox;
+    let program = ["sh", "-c", SCRIPT, "git", url, commit].map(Into::into).to_vec();
+    let wanted = Wanted {
+        program,
+        environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect(),
+        root: tree.to_owned(),
+        folder: tree.to_owned(),
+        sandbox: &sandbox,
+        read,
+        write: Vec::new(),
+        deny: Vec::new(),
+        outputs: Vec::new(),
+        stage: Vec::new(),
+        config: &config,
+        grace_ms: 0,
+        programs: None,
+        bridge: None,
+    };
+    let Planned { cell, rules, .. } = wanted.cell()?;
+    let (told, errors) = (said.join("out"), said.join("err"));
+    let mut egress = None;
+    let report = files(&told, &errors).and_then(|files| {
+        let spawner = Spawner::start(0)?;
+        let mut running = spawner.run(cell, files)?;
+        loop {
+            match running.hear()? {
+                News::Started => {}
+                News::Listening(listeners) => egress = Some(Egress::serve(listeners.way_out, rules.clone())?),
+                News::Ended(report) => return Ok(report),
+            }
+        }
+    });
+    let log = egress.map(Egress::end).unwrap_or_default();
+    let report = report.map_err(|e| cell::not_built(&e.to_string()))?;
+    let is_done = end_of(&report.ended).is_some_and(|end| end.code() == 0);
+    if !is_done {
+        let refused = log.decisions.iter().find(|one| !one.allowed);
+        let refused = refused.map(|one| format!("; {}: {}", one.host, one.why)).unwrap_or_default();
+        let text = head(&errors);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.iter().rev().take(SAID_LINES).rev().copied().collect::<Vec<_>>().join("; ");
+        let message = format!("commit {commit} of {url} cannot be had: {}{refused}", clean(&last));
+        return Err(
+            Failure::new(error::NOT_FOUND, message).hint("check URL and commit; it is fetched without signing in")
+        );
+    }
+    let paths = fs::read(&told).unwrap_or_default();
+    let pattern = |path: &[u8]| {
+        let text = std::str::from_utf8(path).ok().filter(|text| !text.is_empty())?;
+        let escaped = text.chars().fold(String::from("/"), |mut all, c| {
+            if "\\*?[]!# ".contains(c) {
+                all.push('\\');
+            }
+            all.push(c);
+            all
+        });
+        Some(escaped)
+    };
+    let patterns: Vec<String> = paths.split(|b| *b == 0).filter_map(pattern).collect();
+    if patterns.len() > INCLUDE_MAX {
+        let message = format!("commit {commit} tracks more than {INCLUDE_MAX} files that its own rules ignore");
+        return Err(Failure::new(error::WORKSPACE_REFUSED, message).hint("mend its .gitignore"));
+    }
+    Ok(patterns)
+}
+
+fn files(told: &Path, errors: &Path) -> std::io::Result<Files> {
+    let input = File::open("/dev/null")?.into();
+    Ok(Files { input, output: File::create(told)?.into(), errors: File::create(errors)?.into() })
+}
+
+fn head(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let _ = File::open(path).and_then(|file| file.take(SAID_BYTES_MAX).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,344 @@
+//! Shared workspaces: named by a commit, a snapshot or a name, worked on by whoever has the contents, published by moving a
+//! head. Nothing is moved twice, by two at once, or by whoever has lost the run.
+
+use std::path::Path;
+
+use actum_testkit::program::{Program, other};
+use actum_testkit::tree::read;
+use serde_json::{Value, json};
+
+use super::run::{asked, id, item, project, with};
+use super::runs::{until, work};
+
+/// Writes a file of its own, and says where it is.
+pub(crate) const AGENT: &str = "pwd; echo $ACTUM_WORK_ITEM_ID > made-$ACTUM_WORK_ITEM_ID";
+
+pub(crate) fn git(folder: &Path, words: &[&str]) -> String {
+    let mut command = other("git");
+    command.current_dir(folder).args(["-c", "user.name=a", "-c", "user.email=a@example.test"]).args(words);
+    let ended = actum_testkit::program::run(command, b"");
+    ended.ok().trim().to_owned()
+}
+
+/// A repository with one commit, and the name of the workspace that is.
+pub(crate) fn repository(actum: &Program) -> String {
+    let folder = actum.path("repository");
+    for (name, text) in [("a.txt", "a\n"), ("sub/b.txt", "b\n"), (".gitignore", "ignored*\n"), ("ignored-kept", "x\n")]
+    {
+        actum.file(&format!("repository/{name}"), text);
+    }
+    git(&folder, &["init", "-q", "."]);
+    git(&folder, &["add", "-f", "-A", "."]);
+    git(&folder, &["commit", "-qm", "first"]);
+    format!("git+file://{}#{}", folder.display(), git(&folder, &["rev-parse", "HEAD"]))
+}
+
+pub(crate) fn submit(actum: &Program, workspace: &str, items: Vec<Value>, flags: &[&str]) -> (i32, Vec<Value>) {
+    let work = json!({"workspace": workspace, "items": items}).to_string();
+    let arguments: Vec<&str> = ["run", "--json", "-"].into_iter().chain(flags.iter().copied()).collect();
+    let ended = actum.run_with(&arguments, work.as_bytes());
+    assert!(!ended.stdout.is_empty(), "{}", ended.stderr);
+    (ended.code, ended.json()["runs"].as_array().unwrap().clone())
+}
+
+pub(crate) fn moves(actum: &Program, workspace: &str) -> Vec<Value> {
+    let shown = asked(actum, &["workspace", "history", workspace, "--limit", "1000", "--json"]);
+    let mut moves = shown["moves"].as_array().unwrap().clone();
+    moves.reverse();
+    moves
+}
+
+/// The files of a workspace, put into a folder that was not there before.
+fn files(actum: &Program, workspace: &str, folder: &str) -> Vec<String> {
+    actum.run(&["workspace", "checkout", workspace, folder]).ok();
+    let leaves = read(&actum.path(folder));
+    leaves.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
+}
+
+fn sound(actum: &Program) {
+    assert_eq!(asked(actum, &["ledger", "verify", "--json"])["valid"], true);
+    assert_eq!(asked(actum, &["store", "rebuild", "--json"])["equal"], true);
+}
+
+#[test]
+fn a_commit_is_worked_on_checked_out_and_taken_back() {
+    let actum = project(&[("a", AGENT), ("b", "test -e made-one; echo b >> a.txt; rm sub/b.txt")]);
+    let workspace = repository(&actum);
+    let second = with(item("two", "b"), "dependencies", json!(["one"]));
+    let (code, runs) = submit(&actum, &workspace, vec![item("one", "a"), second], &[]);
+    assert_eq!(code, 0, "{runs:?}");
+    assert_eq!(runs[0]["created_files"], json!(["/workspace/made-one"]));
+    // A folder that is empty now is one all the same.
+    let all = [".gitignore", "a.txt", "ignored-kept", "made-one", "sub/"];
+    assert_eq!(files(&actum, &workspace, "out"), all);
+    assert_eq!(std::fs::read_to_string(actum.path("out/a.txt")).unwrap(), "a\nb\n");
+    assert_eq!(asked(&actum, &["status", &id(&runs[1]), "--json"])["workspace"], workspace);
+    for run in &runs {
+        assert_eq!(asked(&actum, &["verify", &id(run), "--json"])["valid"], true);
+        assert_eq!(asked(&actum, &["replay", &id(run), "--json"])["identical"], true);
+    }
+    let statement =
+        std::fs::read_to_string(actum.path(&format!(".actum/runs/{}/receipt.statement.json", id(&runs[0]))));
+    let statement: Value = serde_json::from_str(&statement.unwrap()).unwrap();
+    assert_eq!(statement["predicate"]["before"]["commit"], workspace.rsplit_once('#').unwrap().1);
+    // Taken back out of the middle: what came later stays.
+    actum.run(&["undo", &id(&runs[0])]).ok();
+    assert_eq!(files(&actum, &workspace, "undone"), [".gitignore", "a.txt", "ignored-kept", "sub/"]);
+    let again = actum.run(&["undo", &id(&runs[0]), "--json"]);
+    assert_eq!((again.code, again.error()["code"].as_str()), (6, Some("RUN_STATE")), "{again:?}");
+    let causes: Vec<Value> = moves(&actum, &workspace).iter().map(|made| made["cause"].clone()).collect();
+    assert_eq!(causes, ["create", "publish", "publish", "undo"]);
+    assert!(!actum.path("made-one").exists(), "the project's own files are not touched");
+    sound(&actum);
+}
+
+#[test]
+fn a_draft_is_applied_and_what_was_changed_by_two_is_not() {
+    let actum = project(&[("a", AGENT), ("b", "echo $ACTUM_RUN_ID > a.txt")]);
+    actum.file("seed/a.txt", "a\n");
+    actum.run(&["workspace", "add", "site", "seed"]).ok();
+    let (code, runs) = submit(&actum, "shared:site", vec![item("x", "a")], &["--dry-run"]);
+    assert_eq!((code, moves(&actum, "site").len()), (0, 1), "{runs:?}");
+    assert!(actum.run(&["diff", &id(&runs[0])]).ok().contains("+++ b/made-x"));
+    let applied = asked(&actum, &["apply", &id(&runs[0]), "--json"]);
+    assert_eq!(applied["deltas"][0]["path"], "made-x", "{applied}");
+    let again = actum.run(&["apply", &id(&runs[0]), "--json"]);
+    assert_eq!((again.code, again.error()["code"].as_str()), (6, Some("RUN_STATE")), "{again:?}");
+    let (_, drafts) = submit(&actum, "shared:site", vec![item("y", "b")], &["--dry-run"]);
+    let (code, _) = submit(&actum, "shared:site", vec![item("z", "b")], &[]);
+    assert_eq!(code, 0);
+    let refused = actum.run(&["apply", &id(&drafts[0]), "--json"]);
+    assert_eq!((refused.code, refused.error()["code"].as_str()), (6, Some("PUBLISH_CONFLICT")), "{refused:?}");
+    assert_eq!(refused.error()["details"]["paths"], json!(["a.txt"]));
+    assert_eq!(moves(&actum, "site").len(), 3);
+    sound(&actum);
+}
+
+/// Killed before the head is moved, and after: whoever comes next moves it once.
+#[test]
+fn a_head_is_moved_once_whoever_dies() {
+    for at in ["run.publishing", "run.applied", "run.published", "run.receipted", "run.ended"] {
+        let actum = project(&[("a", AGENT)]);
+        actum.file("seed/a.txt", "a\n");
+        actum.run(&["workspace", "add", "site", "seed"]).ok();
+        let work_file = json!({"workspace": "shared:site", "items": [item("x", "a")]}).to_string();
+        actum.file("work.json", work_file);
+        let mut running = actum.start(&["run", "--json", "work.json"], &[("ACTUM_CRASH_AT", at)]);
+        assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")), "{at}");
+        let below = running.below();
+        running.kill();
+        until("its processes are gone", || !below.iter().any(|process| process.lives()));
+        let runs = super::runs::all_runs(&actum);
+        work(&actum, &runs);
+        let made = moves(&actum, "site");
+        assert_eq!(made.len(), 2, "{at}: {made:?}");
+        assert_eq!((&made[1]["of"], &made[1]["cause"]), (&json!(runs[0]), &json!("publish")), "{at}");
+        assert_eq!(asked(&actum, &["verify", &runs[0], "--json"])["valid"], true, "{at}");
+        sound(&actum);
+    }
+}
+
+#[test]
+fn what_names_no_workspace_is_refused_by_name() {
+    let actum = project(&[("a", AGENT)]);
+    let workspace = repository(&actum);
+    let other = format!("{}#{}", workspace.rsplit_once('#').unwrap().0, "0".repeat(40));
+    let snapshot = format!("snapshot:{}", "0".repeat(64));
+    for (name, code, part) in [
+        ("snapshot:12", "INPUT_INVALID", "64 hex digits"),
+        (&snapshot, "CONTENT_DAMAGED", "is not stored whole"),
+        ("git+file:///nowhere#main", "INPUT_INVALID", "names no commit"),
+        (&other, "NOT_FOUND", "cannot be had"),
+        (&format!("git+ssh://x/y#{}", "0".repeat(40)), "INPUT_INVALID", "scheme"),
+        (&format!("git+https://u:p@x/y#{}", "0".repeat(40)), "INPUT_INVALID", "password"),
+        ("shared:nobody", "NOT_FOUND", "there is no shared workspace"),
+        ("shared:a b", "INPUT_INVALID", "bad name"),
+    ] {
+        let work = json!({"workspace": name, "items": [item("x", "a")]}).to_string();
+        let ended = actum.run_with(&["run", "--json", "-"], work.as_bytes());
+        let error = ended.error();
+        assert_eq!(error["code"], code, "{name}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(part), "{name}: {error}");
+    }
+    assert_eq!(asked(&actum, &["list", "--json"])["runs"], json!([]));
+    let twice = || actum.run(&["workspace", "add", "site", "--json"]);
+    assert_eq!(twice().code, 0);
+    assert_eq!((twice().code, twice().error()["code"].clone()), (6, json!("IDEMPOTENCY_CONFLICT")));
+    let forged = json!({"id": "head:x:1", "tenantId": "local", "module": "workspace", "source": "actum", "type": "workspace_head", "payload": {}});
+    let ended = actum.run_with(&["ledger", "append", "--json", "-"], forged.to_string().as_bytes());
+    assert_eq!(ended.json()["error"]["code"], "VALIDATION_ERROR", "{ended:?}");
+}
+
+/// Several machines: folders of their own with the same agents, one PostgreSQL, one object store.
+fn machines<const N: usize>(store: &str, contents: &Path) -> [Program; N] {
+    std::array::from_fn(|_| {
+        let actum = project(&[("a", AGENT)]).on_store(store);
+        let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+        actum.file("actum.toml", format!("{text}\n[blobs]\nurl = \"file://{}\"\n", contents.display()));
+        actum
+    })
+}
+
+#[test]
+fn any_machine_takes_any_run_and_shows_what_came_of_it() {
+    let (store, contents) = (actum_testkit::postgres::shared_url(), actum_testkit::folder::Folder::new());
+    let [one, two, three] = machines(&store, contents.path());
+    let workspace = repository(&one);
+    let items = (0..12).map(|n| item(&format!("i{n}"), "a")).collect();
+    let (code, runs) = submit(&one, &workspace, items, &["--detach"]);
+    assert_eq!(code, 0, "{runs:?}");
+    let runs: Vec<String> = runs.iter().map(id).collect();
+    // Whoever submitted works on none of them.
+    work(&two, &runs);
+    assert_eq!(moves(&three, &workspace).len(), 13);
+    let found = files(&three, &workspace, "out");
+    assert!((0..12).all(|n| found.contains(&format!("made-i{n}"))), "{found:?}");
+    for actum in [&one, &three] {
+        let run = &runs[0];
+        assert!(actum.run(&["diff", run]).ok().contains("+++ b/made-i0"));
+        assert!(actum.run(&["logs", run]).ok().contains("/workspace"));
+        assert_eq!(asked(actum, &["verify", run, "--json"])["valid"], true);
+        assert_eq!(asked(actum, &["replay", run, "--json"])["identical"], true);
+    }
+    sound(&three);
+}
+
+/// Two servers, the same request at both at once under one key: it is done once, also if the first answer was never heard.
+#[test]
+fn a_submission_under_one_key_is_made_once_by_many_servers() {
+    let (store, contents) = (actum_testkit::postgres::shared_url(), actum_testkit::folder::Folder::new());
+    let [one, two] = machines(&store, contents.path());
+    let first = super::serve::Server::start(&one, &["--workers", "0"]);
+    let token = first.told["token"].as_str().unwrap().to_owned();
+    let second = super::serve::Server::start(&two, &["--workers", "0"]);
+    one.file("seed/a.txt", "a\n");
+    one.run(&["workspace", "add", "site", "seed"]).ok();
+    let work = json!({"workspace": "shared:site", "items": [item("x", "a"), item("y", "a")]}).to_string();
+    let bearer = format!("Bearer {token}");
+    let submit = |server: &super::serve::Server| {
+        let headers = [("authorization", bearer.as_str()), ("idempotency-key", "k-1")];
+        server.ask_with("POST", "/v1/runs", &headers, &work)
+    };
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..8)
+            .map(|n| {
+                scope.spawn({
+                    let server = if n % 2 == 0 { &first } else { &second };
+                    move || submit(server)
+                })
+            })
+            .collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let ids = |answer: &super::serve::Reply| {
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let mut ids: Vec<String> = answer.json()["runs"].as_array().unwrap().iter().map(id).collect();
+        ids.sort();
+        ids
+    };
+    let all: std::collections::BTreeSet<Vec<String>> = answers.iter().map(ids).collect();
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!(asked(&one, &["list", "--json"])["runs"].as_array().map(Vec::len), Some(2));
+}
+
+/// Whoever is no owner of the project works on what belongs to no machine, and on nothing else.
+#[test]
+fn other_tenants_run_on_shared_workspaces_only() {
+    let actum = project(&[("a", AGENT)]);
+    actum.file("secret.txt", "of the project\n");
+    let workspace = repository(&actum);
+    let server = super::serve::Server::start(&actum, &["--workers", "2"]);
+    let guest = super::serve::token(&actum, "operator", &["--tenant", "acme"]);
+    let other = super::serve::token(&actum, "operator", &["--tenant", "other"]);
+    let owner = super::serve::token(&actum, "operator", &[]);
+    let refused = server.post(&guest, "/v1/runs", json!({"items": [item("x", "a")]})).is(403);
+    assert!(refused["error"]["hint"].as_str().unwrap().contains("shared workspace"), "{refused}");
+    // Nobody's disk is read for others; whoever sits at the machine has made it known.
+    let by_url = json!({"workspace": workspace, "items": [item("x", "a")]});
+    server.post(&guest, "/v1/runs", by_url).is(422);
+    let tree = asked(&actum, &["snapshot", "freeze", "repository", "--json"])["id"].as_str().unwrap().to_owned();
+    let of_others = json!({"workspace": format!("snapshot:{tree}"), "items": [item("x", "a")]});
+    assert_ne!(server.post(&guest, "/v1/runs", of_others).status, 202, "contents of one tenant are not another's");
+    for (method, path) in [("GET", "/v1/snapshots"), ("POST", "/v1/executions"), ("GET", "/v1/tools")] {
+        assert_eq!(server.ask(&guest, method, path, "").status, 403, "{path}");
+    }
+    // What the owner runs is not the guest's to see.
+    let made = server.post(&owner, "/v1/runs", json!({"items": [item("own", "a")]})).is(202);
+    let run = made["runs"][0]["run_id"].as_str().unwrap();
+    for path in ["", "/diff", "/logs", "/receipt", "/events", "/decision"] {
+        let answer = server.ask_with(
+            "GET",
+            &format!("/v1/runs/{run}{path}"),
+            &[("authorization", &format!("Bearer {other}")), ("accept", "application/json")],
+            "",
+        );
+        assert_eq!(answer.status, 404, "{path}: {answer:?}");
+    }
+    for path in ["apply", "undo", "cancel", "resume", "replay"] {
+        let answer = server.post(&other, &format!("/v1/runs/{run}/{path}"), json!({}));
+        assert_eq!(answer.status, 404, "{path}: {answer:?}");
+    }
+    until("it is over", || server.get(&owner, &format!("/v1/runs/{run}")).is(200)["state"] == "succeeded");
+    assert!(actum.path("made-own").exists());
+}
+
+/// Serves the files of a folder, as any web server would, until the test is over. Where it listens.
+fn web_of(folder: &Path) -> std::net::SocketAddr {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, folder) = (listener.local_addr().unwrap(), folder.to_owned());
+    let serve = move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let path = first.split([' ', '?']).nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+            let answer = match std::fs::read(folder.join(path)) {
+                Ok(content) => {
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", content.len());
+                    [head.into_bytes(), content].concat()
+                }
+                Err(_) => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
+            };
+            let _ = stream.write_all(&answer);
+        }
+    };
+    std::thread::Builder::new().name("web".into()).spawn(serve).unwrap();
+    at
+}
+
+/// Over HTTP from a host that is allowed by its name; the run is done here, in the name of the tenant, and seen by it alone.
+#[test]
+fn other_tenants_name_repositories_that_are_elsewhere() {
+    let actum = project(&[("a", AGENT)]);
+    let commit = repository(&actum).rsplit_once('#').unwrap().1.to_owned();
+    git(&actum.path("repository"), &["update-server-info"]);
+    let at = web_of(&actum.path("repository/.git"));
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {{ \"code.test\" = \"127.0.0.1\" }}\n"));
+    let server = super::serve::Server::start(&actum, &["--workers", "2"]);
+    let guest = super::serve::token(&actum, "operator", &["--tenant", "acme"]);
+    let workspace = format!("git+http://code.test:{}#{commit}", at.port());
+    // An address that is nobody's but this machine's is not reached, whatever it serves.
+    for host in ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "169.254.169.254"] {
+        let near = format!("git+http://{host}:{}#{commit}", at.port());
+        let refused = server.post(&guest, "/v1/runs", json!({"workspace": near, "items": [item("x", "a")]}));
+        assert!([404, 422].contains(&refused.status), "{host}: {refused:?}");
+    }
+    let made = server.post(&guest, "/v1/runs", json!({"workspace": workspace, "items": [item("x", "a")]})).is(202);
+    let run = made["runs"][0]["run_id"].as_str().unwrap();
+    let state = || server.get(&guest, &format!("/v1/runs/{run}")).is(200)["state"].as_str().unwrap().to_owned();
+    until("it is over", || ["succeeded", "failed"].contains(&state().as_str()));
+    assert_eq!(state(), "succeeded");
+    let diff = server.get(&guest, &format!("/v1/runs/{run}/diff")).is(200);
+    assert!(diff["patch"].as_str().unwrap().contains("+++ b/made-x"), "{diff}");
+    assert_eq!(server.get(&guest, &format!("/v1/runs/{run}/receipt")).status, 200);
+    let heads = server.get(&guest, "/v1/workspaces").is(200);
+    assert_eq!((&heads["workspaces"][0]["name"], &heads["workspaces"][0]["n"]), (&json!(workspace), &json!(2)));
+    server.post(&guest, &format!("/v1/runs/{run}/undo"), json!({})).is(200);
+    assert_eq!(asked(&actum, &["workspace", "list", "--json"])["workspaces"], json!([]), "the owner has none");
+    assert_eq!(asked(&actum, &["ledger", "verify", "--tenant", "acme", "--json"])["valid"], true);
+}
