@@ -361,7 +361,15 @@ fn a_wait_ends_with_its_token_and_with_the_server() {
         let reply = revoked.join().unwrap();
         assert!(reply.status == 401 || said(&reply)["error"]["code"] == "UNAUTHORIZED", "{reply:?}");
     });
-    let waiting = thread::Builder::new().spawn(move || spoken(at, &head)).unwrap();
+    // Asked before it is told to stop; heard as far as it still answers.
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    let listen = move || {
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        String::from_utf8_lossy(&heard).into_owned()
+    };
+    let waiting = thread::Builder::new().spawn(listen).unwrap();
     let (code, _) = server.stop();
     assert_eq!(code, 0);
     let heard = waiting.join().unwrap();
