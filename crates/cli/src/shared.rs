@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use actum_api::error;
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
+use actum_engine::{Done, note};
 use actum_ledger::draft;
 use actum_ledger::head::{Cause, Head, Move, entry_id, is_name, move_of};
 use actum_ledger::journal::Outcome;
+use actum_ledger::run::{Run, Written};
 use actum_workspace::{Change, Rebased, TreePath, is_whole, rebase};
 use jiff::Timestamp;
 
@@ -178,12 +180,16 @@ impl Open {
         Ok(body.and_then(|body| move_of(&body)))
     }
 
-    /// Moves the head to what changes make of it, wherever it is by then; with `keep`, as far as they fit.
-    pub(crate) fn move_head(&self, wanted: &Wanted<'_>) -> Result<(Move, Rebased), Failure> {
+    /// Moves the head to what somebody makes of a run that is over, wherever the head is by then, and says so of the run: in
+    /// one write. With `keep`, as far as it fits; what is there already moves nothing.
+    pub(crate) fn move_head(&self, run: &Run, wanted: &Wanted<'_>) -> Result<(String, Rebased), Failure> {
         let blobs = self.project.blobs()?;
         for _ in 0..TRIES_MAX {
             let head = self.known_head(wanted.name)?;
             let rebased = rebase(&*blobs, wanted.base, wanted.changes, head.tree, wanted.keep)?;
+            if rebased.changes.is_empty() && !rebased.kept.is_empty() {
+                return Ok((NOTHING.to_owned(), rebased));
+            }
             let step = Move {
                 tenant: self.tenant.clone(),
                 workspace: wanted.name.to_owned(),
@@ -197,15 +203,35 @@ impl Open {
                 drift: shown(&rebased.drift),
                 include: Vec::new(),
             };
-            if rebased.changes.is_empty() || self.append(&step)? {
-                return Ok((step, rebased));
+            let (name, entry) = match rebased.changes.is_empty() {
+                true => (NOTHING.to_owned(), None),
+                false => (publication(step.n, &step.publication), Some(step.document())),
+            };
+            let done = match wanted.cause {
+                Cause::Undo => Done::Undone { publication: name.clone() },
+                _ => Done::Applied { publication: name.clone(), drift: step.drift },
+            };
+            match note(&self.waiter, run, &done, entry)? {
+                Written::Done => return Ok((name, rebased)),
+                Written::Lost => {
+                    let message = "the run has just been changed by somebody else; look again";
+                    return Err(Failure::new(error::RUN_STATE, message));
+                }
+                // Somebody else has made that move.
+                Written::Refused(_) if self.made(wanted.name, step.n)?.is_some() => {}
+                Written::Refused(refusal) => {
+                    return Err(Failure::new(error::INTERNAL, format!("the ledger refused it: {}", refusal.message)));
+                }
             }
         }
         Err(Failure::new(error::PUBLISH_CONFLICT, "the workspace kept moving").hint("try again"))
     }
 }
 
-/// A change of a shared workspace that is no run's.
+/// The publication of what was there already.
+pub(crate) const NOTHING: &str = "none";
+
+/// What becomes of a shared workspace by somebody's word on a run that is over.
 pub(crate) struct Wanted<'a> {
     pub name: &'a str,
     pub cause: Cause,

@@ -3,6 +3,7 @@
 use actum_contract::change::{ChangeError, change};
 use actum_contract::{Change, Contract, Intent, Partial};
 use actum_kernel::{Event, Status, Verdict, code};
+use actum_ledger::draft;
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::{NewRun, Run, RunState, Settle, Written};
 use jiff::Timestamp;
@@ -153,9 +154,9 @@ pub enum Done {
     Undone { publication: String },
 }
 
-/// Writes that down. A run that failed only because others were in the way has succeeded with it. False if somebody else
-/// has just changed the run.
-pub fn note(waiter: &Waiter, run: &Run, done: &Done) -> Result<bool, JournalError> {
+/// Writes that down, together with an entry of the ledger if what was done is nothing but that entry: both or neither. A run
+/// that failed only because others were in the way has succeeded with it. `Lost` if somebody else has just changed the run.
+pub fn note(waiter: &Waiter, run: &Run, done: &Done, entry: Option<Value>) -> Result<Written, JournalError> {
     let mut outcome: Value =
         run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let (mut events, mut entries) = (Vec::new(), Vec::new());
@@ -189,6 +190,7 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done) -> Result<bool, JournalErro
             outcome["undone"] = json!(true);
         }
     }
+    entries.extend(entry.map(|entry| draft::read_value(entry, Timestamp::now())));
     let settle = Settle {
         tenant: run.tenant.clone(),
         run: run.id.clone(),
@@ -202,7 +204,7 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done) -> Result<bool, JournalErro
         outcome: Some(outcome.to_string()),
         forget_capsule: matches!(done, Done::Undone { .. }),
     };
-    Ok(waiter.wait(waiter.runs.settle(settle))? == Written::Done)
+    waiter.wait(waiter.runs.settle(settle))
 }
 
 /// What became of a wish to stop.

@@ -123,6 +123,11 @@ impl Gate {
         Self { key: key.into(), models, exchanges, room, patience }
     }
 
+    /// Another door for other models, with the same room behind it: however many doors there are, no more is under way.
+    pub(crate) fn beside(&self, models: Arc<dyn Models>) -> Self {
+        Self { models, ..self.clone() }
+    }
+
     pub(crate) async fn pass(&self, request: Request) -> Response {
         let (head, body) = request.into_parts();
         let flaw = (!comes_from_here(&head.uri, &head.headers)).then_some(Flaw::Elsewhere);

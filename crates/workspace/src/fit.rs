@@ -16,6 +16,8 @@ use crate::tree::{self, Kind, leaf};
 /// Changes put on a state that others have moved to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebased {
+    /// What they were put on.
+    pub before: Digest,
     pub after: Digest,
     pub changes: Vec<Change>,
     /// Paths that others changed.
@@ -36,7 +38,7 @@ pub fn rebase(blobs: &dyn Blobs, base: Digest, changes: &[Change], now: Digest, 
     let batch = blobs.batch()?;
     let after = tree::apply(blobs, &*batch, now, &fit.changes)?;
     batch.commit()?;
-    Ok(Rebased { after, changes: fit.changes, drift: fit.drift, kept: fit.conflicts })
+    Ok(Rebased { before: now, after, changes: fit.changes, drift: fit.drift, kept: fit.conflicts })
 }
 
 /// What changes are to stand on.

@@ -13,7 +13,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
-use crate::shared::{self, Wanted};
+use crate::shared::Wanted;
 use crate::ui::{Out, count};
 use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
@@ -57,14 +57,11 @@ fn apply_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
     let changes = diff(&*open.project.blobs()?, base, current)?;
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
     let (cause, of) = (Cause::Publish, run.id.as_str());
-    let (made, rebased) =
-        open.move_head(&Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: false })?;
-    let publication = shared::publication(made.n, &made.publication);
-    let drift = made.drift.clone();
-    actum_engine::note(&open.waiter, run, &actum_engine::Done::Applied { publication: publication.clone(), drift })?;
+    let wanted = Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: false };
+    let (publication, rebased) = open.move_head(run, &wanted)?;
     out.result(
         &json!({
-            "publication": publication, "workspace": name, "before": made.before.map(Digest::to_hex),
+            "publication": publication, "workspace": name, "before": rebased.before.to_hex(),
             "after": rebased.after.to_hex(), "deltas": deltas_json(&rebased.changes),
             "base_drift": paths_json(&rebased.drift), "left_out": [],
         }),
@@ -114,7 +111,7 @@ impl Apply {
         if let Some((run, _)) = &behind {
             let drift = publication.drift.iter().map(ToString::to_string).collect();
             let done = actum_engine::Done::Applied { publication: publication.id.clone(), drift };
-            actum_engine::note(&open.waiter, run, &done)?;
+            actum_engine::note(&open.waiter, run, &done, None)?;
         }
         out.result(
             &json!({

@@ -8,7 +8,7 @@ use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::run::{Open, RunFolder};
+use crate::run::Open;
 use crate::ui::{Out, count};
 use crate::workspace::{self, deltas_json, deltas_text, paths_json, sum};
 
@@ -67,7 +67,7 @@ impl Diff {
     fn of_run(self, global: &Global, unknown: Failure, out: &mut Out) -> Ended {
         let open = Open::new(Project::find(global)?, out)?;
         let Ok(run) = open.run(&self.id) else { return Err(unknown) };
-        let path = RunFolder::of(&open.project.folder()?, &run.id).path("diff.patch");
+        let path = open.left_by(&run)?.path("diff.patch");
         let patch = std::fs::read(&path)
             .map_err(|_| Failure::new(actum_api::error::NOT_FOUND, format!("run {} has no result", run.id)))?;
         if out.json {

@@ -13,7 +13,7 @@ use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::run::{Open, RunFolder};
+use crate::run::Open;
 use crate::ui::Out;
 
 #[derive(Debug, Args)]
@@ -66,7 +66,6 @@ impl Logs {
 
 impl Logs {
     fn follow_run(&self, project: Project, out: &mut Out) -> Ended {
-        let home = project.folder()?;
         let open = Open::new(project, out)?;
         let run = open.run(&self.id).map_err(|e| match e.row.name {
             error::NOT_FOUND => {
@@ -75,7 +74,7 @@ impl Logs {
             }
             _ => e,
         })?;
-        let path = RunFolder::of(&home, &run.id).log();
+        let path = open.left_by(&run)?.log();
         if out.json && !self.follow {
             let text = std::fs::read(&path).unwrap_or_default();
             let (state, text) = (run.state, String::from_utf8_lossy(&text));

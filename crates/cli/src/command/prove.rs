@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
 use crate::run::spent::{Since, receipts};
-use crate::run::{Open, Recording, RunFolder, Shop, replay};
+use crate::run::{Open, Recording, Shop, replay};
 use crate::ui::Out;
 use crate::workspace;
 
@@ -123,7 +123,7 @@ fn path_of(name: &str, open: Option<&Open>) -> Result<(PathBuf, Option<Run>), Fa
     // Whoever is not at the keyboard names runs, no files of this machine.
     if let Some(open) = open.filter(|open| open.project.seat().is_some()) {
         let run = open.run(name)?;
-        return Ok((RunFolder::of(&open.project.folder()?, &run.id).path("RECEIPT.json"), Some(run)));
+        return Ok((open.left_by(&run)?.path("RECEIPT.json"), Some(run)));
     }
     if path.is_dir() {
         return Ok((path.join("RECEIPT.json"), None));
@@ -134,7 +134,7 @@ fn path_of(name: &str, open: Option<&Open>) -> Result<(PathBuf, Option<Run>), Fa
     match open {
         Some(open) if !name.contains('/') => {
             let run = open.run(name)?;
-            Ok((RunFolder::of(&open.project.folder()?, &run.id).path("RECEIPT.json"), Some(run)))
+            Ok((open.left_by(&run)?.path("RECEIPT.json"), Some(run)))
         }
         _ => Err(Failure::new(error::FILE, format!("cannot read {name}: there is no such file"))),
     }
@@ -372,7 +372,7 @@ impl Replay {
         let folder = match (is_file, is_file && path.is_dir()) {
             (true, true) => path.to_owned(),
             (true, false) => path.parent().unwrap_or(Path::new(".")).to_owned(),
-            _ => RunFolder::of(&open.project.folder()?, &open.run(&self.run)?.id).path(""),
+            _ => open.left_by(&open.run(&self.run)?)?.path(""),
         };
         let file = folder.join("recording.json");
         let bytes = Document::read(&file).map_err(|e| {
@@ -440,7 +440,7 @@ impl Gate {
         let open = Open::new(Project::find(global)?, out)?;
         let row = open.run(&self.run)?;
         let events = story(&open.waiter, &row)?;
-        let path = RunFolder::of(&open.project.folder()?, &row.id).path("RECEIPT.json");
+        let path = open.left_by(&row)?.path("RECEIPT.json");
         let receipt = match path.exists() {
             false => Governed::Invalid("the run has no receipt".to_owned()),
             true => match check(&path, Some(&row), None, Some(&open)) {

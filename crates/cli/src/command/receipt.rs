@@ -9,7 +9,7 @@ use crate::args::Global;
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::run::{Open, RunFolder};
+use crate::run::Open;
 use crate::ui::Out;
 
 #[derive(Debug, Args)]
@@ -31,10 +31,10 @@ impl Show {
             None => None,
         };
         let run = match named {
-            Some(run) => run,
-            None => open.run(self.run.or(self.receipt).as_deref().unwrap_or_default())?.id,
+            Some(run) => open.run(&run)?,
+            None => open.run(self.run.or(self.receipt).as_deref().unwrap_or_default())?,
         };
-        let path = RunFolder::of(&open.project.folder()?, &run).path("RECEIPT.json");
+        let (path, run) = (open.left_by(&run)?.path("RECEIPT.json"), run.id);
         if !path.is_file() {
             let failure = Failure::new(error::NOT_FOUND, format!("the run {run} has no receipt"));
             return Err(failure.hint("a receipt is given when a run is over; `actum status RUN` shows where it stands"));

@@ -1,7 +1,6 @@
 //! `actum undo`: take a publication back. An undo is a publication itself, so it can be undone too.
 
 use actum_api::error;
-use actum_contract::digest::Digest;
 use actum_kernel::Event;
 use actum_ledger::head;
 use actum_ledger::run::Run;
@@ -34,7 +33,8 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
     });
     let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let earlier = match published.filter(|_| outcome["undone"] != true) {
-        Some(n) => open.made(name, n)?,
+        // The journal says which move it was, and the move whose it is: nobody else's is taken back.
+        Some(n) => open.made(name, n)?.filter(|made| made.of.as_deref() == Some(&run.id)),
         None => None,
     };
     let Some((earlier, before)) = earlier.and_then(|made| made.before.map(|before| (made, before))) else {
@@ -45,18 +45,16 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
         diff(&*open.project.blobs()?, before, earlier.after)?.iter().map(Change::reversed).collect();
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
     let (cause, of, base) = (head::Cause::Undo, earlier.publication.as_str(), earlier.after);
-    let (made, rebased) =
-        open.move_head(&Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: true })?;
+    let wanted = Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: true };
+    let (publication, rebased) = open.move_head(run, &wanted)?;
     if rebased.changes.is_empty() && !rebased.kept.is_empty() {
         let message = "nothing was undone: every path was changed again later";
         return Err(Failure::new(error::PUBLISH_CONFLICT, message).details(json!({"paths": paths_json(&rebased.kept)})));
     }
-    let publication = shared::publication(made.n, &made.publication);
-    actum_engine::note(&open.waiter, run, &actum_engine::Done::Undone { publication: publication.clone() })?;
     out.result(
         &json!({
             "publication": publication, "undoes": earlier.publication, "workspace": name,
-            "before": made.before.map(Digest::to_hex), "after": rebased.after.to_hex(),
+            "before": rebased.before.to_hex(), "after": rebased.after.to_hex(),
             "deltas": deltas_json(&rebased.changes), "kept": paths_json(&rebased.kept),
         }),
         || deltas_text(&rebased.changes),
@@ -90,7 +88,7 @@ impl Undo {
         // A run that was undone leaves the history: the same may be done again.
         if let Some((run, _)) = open.run_behind(&earlier.of)?.filter(|_| earlier.cause == Cause::Publish) {
             let done = actum_engine::Done::Undone { publication: publication.id.clone() };
-            actum_engine::note(&open.waiter, &run, &done)?;
+            actum_engine::note(&open.waiter, &run, &done, None)?;
         }
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";

@@ -2,6 +2,8 @@
 //! the run's own journal: whoever has lost the run moves nothing. Also what a run leaves, kept where every machine finds it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use actum_api::error;
 use actum_contract::blob::Blobs;
@@ -16,23 +18,19 @@ use super::finish::RunFolder;
 use super::hands::{Done, RunHands};
 use super::shop::Shop;
 use crate::failure::Failure;
-use crate::shared::{publication, read_publication, shown};
+use crate::shared::{NOTHING, publication, read_publication, shown};
 use crate::workspace::new_id;
 
 /// How often somebody else may be first before that counts as a conflict.
 const TRIES_MAX: usize = 50;
 
-/// What a run leaves that others want to see; logs only as far as they are of a size to be shown.
-const NAMES: [&str; 8] = [
-    "recording.json",
-    "diff.patch",
-    "receipt.statement.json",
-    "result.json",
-    "replay.sh",
-    "log",
-    "test.log",
-    "RECEIPT.json",
-];
+/// What a run leaves that others want to see, the receipt last: where it lies, all that it names lies too.
+const NAMES: [&str; 8] =
+    ["recording.json", "diff.patch", "receipt.statement.json", "result.json", SCRIPT, "log", "test.log", RECEIPT];
+const SCRIPT: &str = "replay.sh";
+const RECEIPT: &str = "RECEIPT.json";
+/// Only as far as they are of a size to be shown.
+const LOGS: [&str; 2] = ["log", "test.log"];
 const LOG_BYTES_MAX: u64 = 8 << 20;
 
 impl RunHands {
@@ -82,7 +80,11 @@ impl RunHands {
             // Contents that were sealed are stored; the tree they make now is too. Nobody has to move for nothing.
             if current == before || rebased.changes.is_empty() {
                 let drift = shown(&rebased.drift);
-                return Ok(Event::Published { publication: "none".into(), drift, after: Some(head.tree.to_hex()) });
+                return Ok(Event::Published {
+                    publication: NOTHING.to_owned(),
+                    drift,
+                    after: Some(head.tree.to_hex()),
+                });
             }
             let (n, id) = (head.n + 1, new_id());
             let step = Move {
@@ -137,10 +139,10 @@ impl RunHands {
         let mut files = Map::new();
         for name in NAMES {
             let own = [end.path(name), self.folder.path(name)].into_iter().find(|path| path.is_file());
-            let Some(path) = own.filter(|path| fs::metadata(path).is_ok_and(|found| found.len() <= LOG_BYTES_MAX))
-            else {
-                continue;
+            let is_too_long = |path: &PathBuf| {
+                LOGS.contains(&name) && fs::metadata(path).is_ok_and(|found| found.len() > LOG_BYTES_MAX)
             };
+            let Some(path) = own.filter(|path| !is_too_long(path)) else { continue };
             let bytes = fs::read(&path)
                 .map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", path.display())))?;
             let digest = Digest::blake3(&bytes);
@@ -161,13 +163,21 @@ pub(super) fn silent() -> Failure {
 pub(crate) fn bring_files(folder: &RunFolder, run: &Run, blobs: &dyn Blobs) -> Done<()> {
     let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let Some(files) = outcome["files"].as_object().filter(|_| run.state.is_over()) else { return Ok(()) };
-    // The receipt comes last, and names its attempt's: one that is here already is looked at, not believed.
+    // One that is here already is looked at, not believed: it may be that of an earlier attempt.
     let is_here =
         |name: &str, digest: Digest| fs::read(folder.path(name)).is_ok_and(|bytes| Digest::blake3(&bytes) == digest);
+    let receipt = files.get(RECEIPT).and_then(Value::as_str).and_then(Digest::from_hex);
+    if receipt.is_some_and(|digest| is_here(RECEIPT, digest)) {
+        return Ok(());
+    }
     for (name, digest) in NAMES.iter().filter_map(|name| Some((*name, files.get(*name)?))) {
         let Some(digest) = digest.as_str().and_then(Digest::from_hex) else { continue };
         if !is_here(name, digest) {
             folder.write(name, &blobs.read(digest)?)?;
+            if name == SCRIPT {
+                // Without it, it is read and not run.
+                let _ = fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o755));
+            }
         }
     }
     Ok(())

@@ -100,13 +100,20 @@ impl Open {
     pub(crate) fn run(&self, prefix: &str) -> Result<Run, Failure> {
         let found = self.find(prefix)?;
         if found.state.is_over() {
-            let home = self.project.folder()?;
-            RunFolder::of(&home, &found.id).settle(found.epoch);
-            if crate::shared::is_place(&found.place) {
-                bring_files(&RunFolder::make(&home, &found.id)?, &found, &self.project.shelf(contents::Shelf::Files)?)?;
-            }
+            RunFolder::of(&self.project.folder()?, &found.id).settle(found.epoch);
         }
         Ok(found)
+    }
+
+    /// Where a run has left what it left. What another machine has is brought here first.
+    pub(crate) fn left_by(&self, run: &Run) -> Result<RunFolder, Failure> {
+        let home = self.project.folder()?;
+        if !crate::shared::is_place(&run.place) {
+            return Ok(RunFolder::of(&home, &run.id));
+        }
+        let folder = RunFolder::make(&home, &run.id)?;
+        bring_files(&folder, run, &self.project.shelf(contents::Shelf::Files)?)?;
+        Ok(folder)
     }
 
     /// Whether whoever worked on it is known to be dead.

@@ -114,6 +114,38 @@ fn a_draft_is_applied_and_what_was_changed_by_two_is_not() {
     sound(&actum);
 }
 
+/// Whoever agrees to a result, however many at once: the head moves once, and what the run says of it is that move.
+#[test]
+fn a_result_is_applied_once_and_only_what_is_its_own_is_taken_back() {
+    let actum = project(&[("a", AGENT)]);
+    actum.file("seed/a.txt", "a\n");
+    actum.run(&["workspace", "add", "site", "seed"]).ok();
+    let (_, drafts) = submit(&actum, "shared:site", vec![item("x", "a")], &["--dry-run"]);
+    let (_, same) =
+        submit(&actum, "shared:site", vec![with(item("x", "a"), "description", json!("again"))], &["--dry-run"]);
+    let draft = id(&drafts[0]);
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..4).map(|_| scope.spawn(|| actum.run(&["apply", &draft, "--json"]))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let done: Vec<_> = ended.iter().filter(|one| one.code == 0).collect();
+    assert_eq!(done.len(), 1, "{ended:?}");
+    assert!(ended.iter().all(|one| one.code == 0 || one.error()["code"] == "RUN_STATE"), "{ended:?}");
+    let made = moves(&actum, "site");
+    assert_eq!((made.len(), &made[1]["of"]), (2, &json!(draft)), "{made:?}");
+    let name = format!("2:{}", made[1]["publication"].as_str().unwrap());
+    assert_eq!(done[0].json()["publication"], name);
+    // What is there already moves nothing, and there is nothing of it to be taken back.
+    let none = asked(&actum, &["apply", &id(&same[0]), "--json"]);
+    assert_eq!((&none["publication"], &none["deltas"]), (&json!("none"), &json!([])), "{none}");
+    let refused = actum.run(&["undo", &id(&same[0]), "--json"]);
+    assert_eq!((refused.code, refused.error()["code"].as_str()), (6, Some("RUN_STATE")), "{refused:?}");
+    let undone = asked(&actum, &["undo", &draft, "--json"]);
+    assert_eq!(undone["deltas"][0]["path"], "made-x", "{undone}");
+    assert_eq!(moves(&actum, "site").len(), 3);
+    sound(&actum);
+}
+
 /// Killed before the head is moved, and after: whoever comes next moves it once.
 #[test]
 fn a_head_is_moved_once_whoever_dies() {
@@ -172,7 +204,8 @@ fn what_names_no_workspace_is_refused_by_name() {
 /// Several machines: folders of their own with the same agents, one PostgreSQL, one object store.
 fn machines<const N: usize>(store: &str, contents: &Path) -> [Program; N] {
     std::array::from_fn(|_| {
-        let actum = project(&[("a", AGENT)]).on_store(store);
+        let big = "for n in $(seq 12); do head -c 900000 /dev/zero | tr '\\0' a | fold > big-$n; done";
+        let actum = project(&[("a", AGENT), ("big", big)]).on_store(store);
         let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
         actum.file("actum.toml", format!("{text}\n[blobs]\nurl = \"file://{}\"\n", contents.display()));
         actum
@@ -193,6 +226,16 @@ fn any_machine_takes_any_run_and_shows_what_came_of_it() {
     assert_eq!(moves(&three, &workspace).len(), 13);
     let found = files(&three, &workspace, "out");
     assert!((0..12).all(|n| found.contains(&format!("made-i{n}"))), "{found:?}");
+    // More than a log that is shown: what a receipt names is there whatever its size.
+    let big = with(item("big", "big"), "constraints", json!({"max_files": 20}));
+    let (_, made) = submit(&one, &workspace, vec![big], &["--detach"]);
+    let large = id(&made[0]);
+    work(&two, std::slice::from_ref(&large));
+    assert!(three.run(&["diff", &large]).ok().len() > 9_000_000);
+    assert_eq!(asked(&three, &["verify", &large, "--json"])["valid"], true);
+    let receipt = asked(&three, &["status", &large, "--json"])["result"]["receipt_id"].as_str().unwrap().to_owned();
+    // By the receipt's own id, on a machine that has never looked at the run.
+    assert!(one.run(&["receipt", &receipt, "--json"]).json()["payload"].is_string());
     for actum in [&one, &three] {
         let run = &runs[0];
         assert!(actum.run(&["diff", run]).ok().contains("+++ b/made-i0"));

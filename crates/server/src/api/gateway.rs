@@ -2,7 +2,8 @@
 //! his tenant. Behind the same door as everything else; what is asked goes to the port `Models`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use actum_api::error;
 use actum_api::route::Need;
@@ -21,7 +22,7 @@ use super::door;
 use super::line::Record;
 use super::request::Desk;
 use crate::bridge::Refused;
-use crate::models::Gate;
+use crate::models::{Gate, Models};
 
 /// How a path here begins; the rest is the provider's own.
 const PREFIX: &str = "/gateway/";
@@ -39,22 +40,31 @@ pub(crate) struct Gates(Mutex<BTreeMap<String, Gate>>);
 
 impl Gates {
     fn find(&self, caller: &Caller) -> Option<Gate> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&caller.token).cloned()
+        self.doors().get(&caller.token).cloned()
     }
 
-    /// The first one that was made for a caller is everybody's.
-    fn keep(&self, caller: &Caller, gate: Gate) -> Gate {
-        let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The first one that was made for a caller is his. All of them have one room: who has many tokens has no more of it.
+    fn keep(&self, caller: &Caller, models: Arc<dyn Models>, patience: Duration) -> Gate {
+        let mut gates = self.doors();
+        // Whoever was let in has shown his token, and shows no other key.
+        let gate = match gates.values().next() {
+            Some(other) => other.beside(models),
+            None => Gate::new("", models, patience),
+        };
         if gates.len() >= GATES_MAX {
             gates.clear();
         }
         gates.entry(caller.token.clone()).or_insert(gate).clone()
     }
 
+    fn doors(&self) -> MutexGuard<'_, BTreeMap<String, Gate>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns when no exchange is under way any more.
     pub(crate) async fn settled(&self) {
-        let gates: Vec<Gate> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        for gate in gates {
+        let one = self.doors().values().next().cloned();
+        if let Some(gate) = one {
             gate.settled().await;
         }
     }
@@ -113,8 +123,7 @@ impl Desk {
         }
         let (face, whose) = (Arc::clone(&self.face), caller.clone());
         let models = self.enters.work(move || face.models(&whose)).await??;
-        // Whoever was let in has shown his token, and shows no other key.
-        Ok(self.gates.keep(caller, Gate::new("", models, self.bounds.body)))
+        Ok(self.gates.keep(caller, models, self.bounds.body))
     }
 }
 
