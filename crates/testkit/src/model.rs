@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use super::verifiers::{place, run, succeeds};
+use super::packages::{place, run, succeeds};
 
 /// The variable that says where the model answers, as `http://127.0.0.1:PORT`; `cargo xtask test --model` sets it.
 pub const URL: &str = "ACTUM_TEST_MODEL_URL";

@@ -2,13 +2,12 @@
 //! installed by `cargo xtask test`. A server ends with the process that started it. Never part of a checkout.
 //! Only std and what stands beside it: xtask includes this very file, so that it need not build the crate.
 
-use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::verifiers::{place, run, succeeds};
+use super::packages::{Packages, succeeds};
 
 /// The variable that names the folder they are in; `cargo xtask test` sets it.
 pub const FOLDER: &str = "ACTUM_TEST_OBJECTS";
@@ -44,6 +43,8 @@ c = http.client.HTTPConnection('127.0.0.1', int(port)); c.request('PUT', f'/{acc
 sys.exit(c.getresponse().status != 201)
 ";
 
+const PACKAGES: Packages = Packages { variable: FOLDER, name: "objects", python: PYTHON, node: NODE };
+
 /// Where everything is once it is installed.
 #[derive(Debug, Clone)]
 pub struct Objects(PathBuf);
@@ -51,7 +52,7 @@ pub struct Objects(PathBuf);
 impl Objects {
     /// The folder that [`FOLDER`] names, else one in the user's cache.
     pub fn place() -> PathBuf {
-        place(FOLDER, "objects")
+        PACKAGES.place()
     }
 
     /// What is installed.
@@ -59,58 +60,28 @@ impl Objects {
     /// # Panics
     /// When it is not, or other versions are.
     pub fn find() -> Self {
-        let found = Self(Self::place());
-        assert!(found.is_stamped(), "{MISSING}");
-        found
+        assert!(PACKAGES.are_whole(), "{MISSING}");
+        Self(Self::place())
     }
 
     /// Whether everything is there and starts.
     pub fn are_installed() -> bool {
         let found = Self(Self::place());
-        found.is_stamped() && succeeds(found.python().args(["-c", "import moto.server"])) && found.azurite().exists()
+        PACKAGES.are_whole() && succeeds(found.python().args(["-c", "import moto.server"])) && found.azurite().exists()
     }
 
     /// Installs them anew, before everybody's eyes.
     pub fn install() -> Result<(), String> {
-        let folder = Self::place();
-        let cannot = |e: std::io::Error| format!("cannot make {}: {e}", folder.display());
-        fs::create_dir_all(&folder).map_err(cannot)?;
-        // Two checkouts share the folder; the second finds what the first has made.
-        let lock = File::create(folder.with_extension("lock")).map_err(cannot)?;
-        lock.lock().map_err(cannot)?;
-        if Self::are_installed() {
-            return Ok(());
-        }
-        fs::remove_dir_all(&folder).and_then(|()| fs::create_dir_all(&folder)).map_err(cannot)?;
-        let this = Self(folder.clone());
-        run(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
-        let flags = ["-m", "pip", "install", "--quiet", "--no-input", "--only-binary", ":all:"];
-        run(this.python().args(flags).args(PYTHON))?;
-        let flags = ["--no-audit", "--no-fund", "--ignore-scripts", "--engine-strict=false", "--loglevel=error"];
-        run(Command::new("npm").arg("install").arg("--prefix").arg(&folder).args(flags).args(NODE))?;
-        fs::write(this.stamp(), versions()).map_err(cannot)
+        PACKAGES.install(Self::are_installed)
     }
 
     fn python(&self) -> Command {
-        Command::new(self.0.join("venv/bin/python"))
+        PACKAGES.python()
     }
 
     fn azurite(&self) -> PathBuf {
         self.0.join("node_modules/azurite/dist/src/blob/main.js")
     }
-
-    /// Written last: what it stands in is whole.
-    fn stamp(&self) -> PathBuf {
-        self.0.join("installed")
-    }
-
-    fn is_stamped(&self) -> bool {
-        fs::read_to_string(self.stamp()).is_ok_and(|text| text == versions())
-    }
-}
-
-fn versions() -> String {
-    [PYTHON, NODE].concat().iter().map(|name| format!("{name}\n")).collect()
 }
 
 /// One object store on a port of its own, with an empty bucket.

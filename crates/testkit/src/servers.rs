@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::verifiers::{place, run, succeeds};
+use super::packages::{place, run, succeeds};
 
 /// The variable that names the folder they are in; `cargo xtask test` sets it.
 pub const FOLDER: &str = "ACTUM_TEST_MCP";

@@ -24,6 +24,8 @@ mod model;
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop installs what it describes")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
 mod objects;
+#[path = "../../testkit/src/packages.rs"]
+mod packages;
 #[path = "../../testkit/src/postgres.rs"]
 #[expect(dead_code, reason = "the whole file is testkit's; the workshop uses a part of it")]
 #[expect(unreachable_pub, reason = "in testkit the same file is public")]
