@@ -105,6 +105,15 @@ impl RunRequest {
         }
     }
 
+    /// Whether it changes nothing but runs of its own, which stay what they are to all others.
+    pub(crate) fn is_private(&self) -> bool {
+        match self {
+            Self::Claim(_) | Self::Renew { .. } | Self::Cancel { .. } => true,
+            Self::Commit(commit, _) => commit.entries.is_empty() && commit.end.is_none(),
+            Self::Submit { .. } | Self::Settle(..) => false,
+        }
+    }
+
     /// About how much memory it holds.
     pub(crate) fn bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);

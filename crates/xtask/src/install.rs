@@ -103,17 +103,28 @@ fn is_for_administrators(name: &str) -> bool {
         .any(|folder| Path::new(folder).join(name).exists())
 }
 
+/// Installs what is missing of the toolchain: what the first checks are made with.
+pub(crate) fn tools() -> Result<(), String> {
+    for need in NEEDS {
+        if let Source::Toolchain(component) = need.source
+            && !(need.present)()
+        {
+            program::run(Command::new("rustup").args(["component", "add", component]))?;
+        }
+    }
+    Ok(())
+}
+
 /// Installs every missing row; asks the system's package lists to be renewed at most once.
 pub(crate) fn missing() -> Result<(), String> {
+    tools()?;
     let (mut packages, mut folders) = (Vec::new(), Vec::new());
     for need in NEEDS.iter().filter(|need| !(need.present)()) {
         println!("{} is missing", need.name);
         match need.source {
             Source::System(package) => packages.push(package),
             Source::Folder(install) => folders.push(install),
-            Source::Toolchain(component) => {
-                program::run(Command::new("rustup").args(["component", "add", component]))?;
-            }
+            Source::Toolchain(_) => {}
         }
     }
     if !packages.is_empty() {

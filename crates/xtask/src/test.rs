@@ -22,7 +22,9 @@ const FAILED_NAMES_MAX: usize = 50;
 /// Returns whether all went well.
 pub(crate) fn run() -> bool {
     let mut report = Report::default();
-    report.prepare("install what is missing", install::missing);
+    report.prepare("tools of the toolchain", install::tools);
+    // Fetching waits for others and compiling for the processors: beside each other they take as long as one of them.
+    let installing = std::thread::Builder::new().name("install".into()).spawn(install::missing);
     report.check("formatting", || program::run(program::cargo().args(["fmt", "--all", "--check"])));
     report.check("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
@@ -32,12 +34,16 @@ pub(crate) fn run() -> bool {
         program::run(program::cargo().args(model))
     });
     report.check("tidy", tidy::run);
+    report.prepare("build", || program::run(program::cargo().args(["build", "--workspace", "--locked"])));
+    report.prepare("install what is missing, begun beside the above", || {
+        let installed = installing.map_err(|e| format!("there is no thread for it: {e}"))?.join();
+        installed.unwrap_or_else(|_| Err("it panicked: look at the output above".to_owned()))
+    });
     let mut cluster = None;
     report.prepare("throwaway PostgreSQL", || {
         cluster = Some(Cluster::try_start()?);
         Ok(())
     });
-    report.prepare("build", || program::run(program::cargo().args(["build", "--workspace", "--locked"])));
     let mut command = program::cargo();
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
     command.env(verifiers::FOLDER, Verifiers::place()).env(servers::FOLDER, Servers::place());

@@ -13,12 +13,18 @@ use crate::change::{self, Change, Ended, Fact};
 use crate::queue::Request;
 use crate::request::RunRequest;
 
-/// The runs a batch is about, without repetition: those that may be changed; new ones, which must not exist; and what
+pub(super) fn about_runs(requests: &[Request]) -> impl Iterator<Item = &RunRequest> {
+    requests.iter().filter_map(|request| match request {
+        Request::Run(request) => Some(request),
+        _ => None,
+    })
+}
+
+/// The runs these are about, without repetition: those that may be changed; new ones, which must not exist; and what
 /// they depend on.
-pub(super) fn keys(requests: &[Request]) -> Vec<Key<'_>> {
+pub(super) fn keys<'a>(requests: impl Iterator<Item = &'a RunRequest>) -> Vec<Key<'a>> {
     let mut keys = BTreeSet::new();
     for request in requests {
-        let Request::Run(request) = request else { continue };
         match request {
             RunRequest::Submit { runs, .. } => {
                 for run in runs {

@@ -23,7 +23,7 @@ use tokio_postgres::{Config, Row, Statement};
 
 use super::access::{AccessRows, keeping, token_of};
 use super::rows::Rows;
-use super::run::{Roll, Share, keys};
+use super::run::{Roll, Share, about_runs, keys};
 use super::run_rows::{Key, RunPlan, RunRows};
 use super::spend_rows::{Money, SpendRows, spending};
 use super::{failed, is_to_be_tried_again, open};
@@ -304,7 +304,7 @@ impl Writer {
         if keeping(requests).next().is_some() {
             self.access_rows.get_or_try_init(|| AccessRows::prepare(&self.rows.client)).await.map_err(failed)?;
         }
-        let keys = keys(requests);
+        let keys = keys(about_runs(requests));
         let facts = self.begin(requests, run_rows, spend_rows, &keys).await?;
         crash::point("append.begun");
 
@@ -398,21 +398,23 @@ impl Writer {
     /// Begins the transaction, waits for its turn at the logs, and reads what the batch needs: one flight, because
     /// each statement sees what was committed before it began, and it begins after the locks are held.
     ///
-    /// Runs are changed only by whoever has the turn at their tenant's log, too. Only claims take no turn: they wait
-    /// for nobody, and those who wait for them wait for a transaction that is about to end.
+    /// Runs come, end and set others free only by whoever has the turn at their tenant's log, too. A step of one run needs
+    /// the run and no turn: a busy tenant's log is no place to queue at for those who have nothing to tell it. Nor do
+    /// claims, which wait for nobody.
     async fn begin(
         &self,
         requests: &[Request],
         run_rows: Option<&RunRows>,
         spend_rows: Option<&SpendRows>,
-        keys: &[Key<'_>],
+        concerned: &[Key<'_>],
     ) -> Result<Facts, JournalError> {
         let client = &self.rows.client;
         // A request about money may find that the ledger has to be told something.
         let spenders = spending(requests).map(|request| request.tenant().as_str());
         let writers: BTreeSet<&str> = drafts(requests).map(|d| d.tenant.as_str()).chain(spenders).collect();
         let writers: Vec<_> = writers.into_iter().collect();
-        let runs = keys.iter().map(|(tenant, _)| *tenant);
+        let concerning_others = |request: &&RunRequest| !request.is_private();
+        let runs = keys(about_runs(requests).filter(concerning_others)).into_iter().map(|(tenant, _)| tenant);
         let keepers = keeping(requests).map(|request| request.tenant.as_str());
         let tokens: BTreeSet<&str> = drafts(requests).filter_map(Draft::asks_about_token).collect();
         let tokens: Vec<_> = tokens.into_iter().collect();
@@ -430,7 +432,7 @@ impl Writer {
                 self.read_of(&self.tokens, &tokens),
                 async {
                     match run_rows {
-                        Some(run_rows) => run_rows.read(client, keys).await.map_err(failed),
+                        Some(run_rows) => run_rows.read(client, concerned).await.map_err(failed),
                         None => Ok(Vec::new()),
                     }
                 },

@@ -1,8 +1,6 @@
 //! Money under pressure: random histories against a naive model, many clients at once with failures of every kind, and a
 //! program that is killed at every place of a write.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,25 +11,15 @@ use actum_ledger::spend::{
     Answer, Authorization, Code, Filter, Held, How, OVERRUN, Reservation, ReservationState, Reserve, STALE, Settle,
     Spend,
 };
-use actum_store::{Location, Older, Store, open};
+use actum_store::{Location, Store};
 use actum_testkit::dice::Dice;
 use actum_testkit::event::{signal, submission};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::tenant;
 use actum_testkit::spend::{authorization, commit, end, release, told, unknown, wish};
-use tokio::runtime::Runtime;
 
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// A store with the runtime its connections live on.
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = runtime();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
+use crate::{opened, runtime};
 
 fn settle(store: &Arc<dyn Store>, end: Settle) -> Work<'static, Answer<Held>> {
     Spend::settle(&**store, end)

@@ -1,20 +1,14 @@
 //! The rules of a change of the registry: its form, who may write it, and what it must follow.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use actum_contract::canon;
 use actum_contract::id::Tenant;
-use actum_ledger::append::{Appended, Book, Decision, Log, replay};
+use actum_ledger::append::{Book, Decision, Log, replay};
 use actum_ledger::draft::{self, Submission};
-use actum_ledger::refusal::{Code, Refusal};
+use actum_ledger::refusal::Code;
 use actum_ledger::registry::{Action, Change, Kind, Status, body_of, entry_id, is_id};
-use actum_ledger::time::{self, Moment};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
-fn now() -> Timestamp {
-    time::parse("2026-01-01T00:00:00Z").unwrap()
-}
+use crate::{appended, decide, now, refusal, refused};
 
 fn change(n: u64) -> Change {
     let body = json!({"id": "grep", "command": ["grep", "-n"], "version": n});
@@ -36,33 +30,6 @@ fn change(n: u64) -> Change {
         actor: "ada".into(),
         reason: String::new(),
         approval: None,
-    }
-}
-
-fn refused(document: Value) -> Refusal {
-    match draft::read_value(document, now()) {
-        Submission::Rejected(rejection) => rejection.refusal,
-        Submission::Draft(draft) => panic!("accepted {draft:?}"),
-    }
-}
-
-/// Decides a document as our own code hands it in.
-fn decide(book: &mut Book, document: Value) -> Decision {
-    let Submission::Draft(draft) = draft::read_value(document.clone(), now()) else { panic!("{}", refused(document)) };
-    book.decide(&draft, || panic!("a change brings its id"), &Moment::new(now()))
-}
-
-fn appended(decision: Decision) -> Appended {
-    match decision {
-        Decision::Append(appended) => *appended,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn refusal(decision: Decision) -> Refusal {
-    match decision {
-        Decision::Refuse(refusal) => refusal,
-        other => panic!("{other:?}"),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Runs under pressure: many workers on many handles, random histories against a naive model, stores of version 1.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +14,8 @@ use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::{LONG_MS, after, claim_of, end, held, new_run, step, tenant};
 use rusqlite::Connection;
-use tokio::runtime::Runtime;
 
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// A store with the runtime its connections live on.
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = runtime();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
+use crate::{opened, runtime};
 
 const WORKERS: usize = 16;
 const RUNS: usize = 500;
@@ -96,6 +84,42 @@ fn nobody_gets_the_same_on_sqlite() {
 #[test]
 fn nobody_gets_the_same_on_postgres() {
     nobody_gets_the_same(&Location::Postgres(shared_url()));
+}
+
+/// Whoever has something to tell the log of a tenant waits for his turn at it. A step of a run does not.
+#[test]
+fn a_step_does_not_queue_at_the_log() {
+    let url = shared_url();
+    let (runtime, store) = opened(&Location::Postgres(url.clone()));
+    runtime.block_on(async {
+        store.submit(vec![new_run("busy", "r-1")], Vec::new()).await.unwrap();
+        let run = store.claim(claim_of("busy", 1)).await.unwrap().remove(0);
+        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        let driven = async {
+            client
+                .batch_execute("BEGIN; SELECT * FROM actum.ledger_lock WHERE tenant = 'busy' FOR UPDATE")
+                .await
+                .unwrap();
+            assert_eq!(store.commit(step(&run)).await.unwrap(), Written::Done);
+            assert_eq!(store.renew("worker-1".into(), LONG_MS, vec![held(&run)]).await.unwrap().len(), 1);
+            assert_eq!(store.ask_to_cancel(&run.tenant, &run.id).await.unwrap(), Written::Done);
+            let mut ended = store.commit(Commit { version: 1, ..end(&run, RunState::Cancelled) });
+            let waiting =
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+            loop {
+                // Not before it stands in the queue.
+                assert!(futures_util::poll!(&mut ended).is_pending());
+                if client.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+                    break;
+                }
+            }
+            client.batch_execute("COMMIT").await.unwrap();
+            assert_eq!(ended.await.unwrap(), Written::Done);
+            drop(client);
+        };
+        let (_, driver) = tokio::join!(driven, connection);
+        driver.unwrap();
+    });
 }
 
 /// A run that changes hands all the time: every event in its journal was written by who held it then.
@@ -344,7 +368,7 @@ fn a_store_of_version_1_keeps_its_entries() {
 
     // As the first program left it: its tables, its marks, and the same entries.
     let connection = Connection::open(&old).unwrap();
-    connection.execute_batch(include_str!("../migrations/sqlite-0001.sql")).unwrap();
+    connection.execute_batch(include_str!("../../migrations/sqlite-0001.sql")).unwrap();
     connection.execute("ATTACH ?1 AS new", [new.to_str().unwrap()]).unwrap();
     for table in ["store", "ledger_entry", "ledger_log"] {
         connection.execute_batch(&format!("INSERT INTO main.{table} SELECT * FROM new.{table}")).unwrap();
@@ -377,7 +401,7 @@ fn a_shared_store_of_version_1_is_migrated_only_when_told_to() {
         let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
         runtime.spawn(connection);
         client.batch_execute("CREATE SCHEMA actum; SET search_path = actum").await.unwrap();
-        client.batch_execute(include_str!("../migrations/postgres-0001.sql")).await.unwrap();
+        client.batch_execute(include_str!("../../migrations/postgres-0001.sql")).await.unwrap();
         client.batch_execute("INSERT INTO store (id, version) VALUES ('old', 1)").await.unwrap();
         let location = Location::Postgres(url);
         let refused = open(&location, Older::Refuse).await.err().unwrap().to_string();

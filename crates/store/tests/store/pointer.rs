@@ -1,9 +1,7 @@
 //! Pointers under rivalry and under death: many openings of one store that fight for each change, a program that is
 //! killed while it makes one, and a store made before there were any.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 use actum_ledger::journal::Outcome;
 use actum_ledger::pointer::{Change, Pointed, change_of, entry_id};
@@ -14,19 +12,10 @@ use actum_testkit::folder::Folder;
 use actum_testkit::pointer::{change, own, row_of};
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::tenant;
-use tokio::runtime::Runtime;
+
+use crate::{opened, rivals, runtime};
 
 const SIGNATURE: &str = "@acme/mail/Sort.v2";
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = runtime();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
 
 /// Row and entry say the same: the row's change is the newest there is, and its pointer the one that change left.
 async fn agreed(store: &Arc<dyn Store>, when: &str) -> u64 {
@@ -42,30 +31,15 @@ async fn agreed(store: &Arc<dyn Store>, when: &str) -> u64 {
     n
 }
 
-/// Openings of one store, as so many programs have.
-const OPERATORS: usize = 4;
 const CHANGES: u64 = 15;
 
-/// Every operator makes the same changes, one after the other, each at the same time as all others. What they heard.
+/// Everyone makes the same changes, one after the other. What they heard.
 fn fight(location: &Location) -> Vec<(Change, Outcome)> {
-    // Whoever waits for the others must not fail on the way, or they would wait for ever: all is judged afterwards.
-    let (together, operators) = (&Barrier::new(OPERATORS), (0..OPERATORS).map(|name| (name, opened(location))));
-    let operators: Vec<_> = operators.collect();
-    let heard: Vec<_> = std::thread::scope(|scope| {
-        let operator = |(name, (runtime, store)): (usize, (Runtime, Arc<dyn Store>))| {
-            move || {
-                let make = |n| {
-                    let wish = Change { actor: format!("operator-{name}"), ..change("t", SIGNATURE, n) };
-                    together.wait();
-                    let outcome = runtime.block_on(store.append(own(&wish)));
-                    // Whoever lost sees what came before him.
-                    (wish, outcome, runtime.block_on(store.pointer(&tenant("t"), SIGNATURE)))
-                };
-                (1..=CHANGES).map(make).collect::<Vec<_>>()
-            }
-        };
-        let operators: Vec<_> = operators.into_iter().map(|one| scope.spawn(operator(one))).collect();
-        operators.into_iter().flat_map(|operator| operator.join().unwrap()).collect()
+    let heard = rivals(location, 1..=CHANGES, |name, n, runtime, store| {
+        let wish = Change { actor: format!("operator-{name}"), ..change("t", SIGNATURE, n) };
+        let outcome = runtime.block_on(store.append(own(&wish)));
+        // Whoever lost sees what came before him.
+        (wish, outcome, runtime.block_on(store.pointer(&tenant("t"), SIGNATURE)))
     });
     let judge = |(wish, outcome, seen): (Change, Result<Outcome, _>, Result<Option<Pointed>, _>)| {
         assert!(seen.unwrap().unwrap().n >= wish.n);
@@ -121,10 +95,10 @@ fn a_store_of_version_4_is_migrated() {
     let folder = Folder::new();
     let path = folder.join("actum.db");
     let steps = [
-        include_str!("../migrations/sqlite-0001.sql"),
-        include_str!("../migrations/sqlite-0002.sql"),
-        include_str!("../migrations/sqlite-0003.sql"),
-        include_str!("../migrations/sqlite-0004.sql"),
+        include_str!("../../migrations/sqlite-0001.sql"),
+        include_str!("../../migrations/sqlite-0002.sql"),
+        include_str!("../../migrations/sqlite-0003.sql"),
+        include_str!("../../migrations/sqlite-0004.sql"),
     ];
     let connection = rusqlite::Connection::open(&path).unwrap();
     connection.execute_batch(&steps.concat()).unwrap();
@@ -146,10 +120,10 @@ fn a_shared_store_of_version_4_is_migrated() {
         runtime.spawn(connection);
         client.batch_execute("CREATE SCHEMA actum; SET search_path = actum").await.unwrap();
         for step in [
-            include_str!("../migrations/postgres-0001.sql"),
-            include_str!("../migrations/postgres-0002.sql"),
-            include_str!("../migrations/postgres-0003.sql"),
-            include_str!("../migrations/postgres-0004.sql"),
+            include_str!("../../migrations/postgres-0001.sql"),
+            include_str!("../../migrations/postgres-0002.sql"),
+            include_str!("../../migrations/postgres-0003.sql"),
+            include_str!("../../migrations/postgres-0004.sql"),
         ] {
             client.batch_execute(step).await.unwrap();
         }
@@ -163,13 +137,10 @@ fn a_shared_store_of_version_4_is_migrated() {
 // There are no places to die at in a release build.
 #[cfg(debug_assertions)]
 mod killed {
-    #![expect(clippy::disallowed_methods, reason = "a test that kills itself needs another process to die in")]
-
-    use std::process::{Command, Stdio};
-
     use actum_store::CRASH_POINTS;
 
     use super::*;
+    use crate::death;
 
     /// What the other process is told: the store, where to die, and which change to make.
     const ORDER: [&str; 3] = ["ACTUM_TEST_STORE", "ACTUM_TEST_PLACE", "ACTUM_TEST_CHANGE"];
@@ -178,12 +149,8 @@ mod killed {
     /// order it has nothing to do.
     #[test]
     fn makes_a_change_and_dies() {
-        let [Ok(store), Ok(place), Ok(n)] = ORDER.map(std::env::var) else { return };
-        actum_contract::crash::arm(Box::new(move |passed| {
-            if passed == place {
-                std::process::abort();
-            }
-        }));
+        let Some([store, place, n]) = death::told(ORDER) else { return };
+        death::waits_at(place);
         let (runtime, store) = opened(&Location::parse(&store).unwrap());
         runtime.block_on(async {
             store.append(own(&change("t", SIGNATURE, n.parse().unwrap()))).await.unwrap();
@@ -206,11 +173,11 @@ mod killed {
             // Only who makes the tables dies of making them.
             for _ in 0..if place == "migrate.applied" { 1 } else { 2 } {
                 let n = made + 1;
-                let mut other = Command::new(std::env::current_exe().unwrap());
                 let values = [url, place, &n.to_string()];
-                other.args(["--exact", "killed::makes_a_change_and_dies"]).envs(ORDER.iter().zip(values));
-                let ended = other.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-                assert!(ended.code().is_none(), "{place}: it lived");
+                assert!(
+                    death::comes_by("pointer::killed::makes_a_change_and_dies", ORDER.into_iter().zip(values)),
+                    "{place}: it lived"
+                );
 
                 let (runtime, store) = opened(&location);
                 runtime.block_on(async {

@@ -1,25 +1,16 @@
 //! What a store lets go of, and its queue, on both databases: only what is old goes, a dry look changes nothing, and many who do
 //! the same at once are in nobody's way.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-use std::sync::Arc;
-
 use actum_ledger::journal::Outcome;
-use actum_store::{Forget, Forgotten, Location, Older, Queue, Store, open};
+use actum_store::{Forget, Forgotten, Location, Queue};
 use actum_testkit::access::answer;
 use actum_testkit::event::{signal, submission};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::{claim_of, new_run, tenant};
 use serde_json::json;
-use tokio::runtime::Runtime;
 
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
+use crate::opened;
 
 /// More than one statement takes.
 const ANSWERS: i64 = 1_200;

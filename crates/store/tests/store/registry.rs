@@ -3,40 +3,26 @@
 
 // There are no places to die at in a release build.
 #![cfg(debug_assertions)]
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-#![expect(clippy::disallowed_methods, reason = "a test that kills itself needs another process to die in")]
-
-use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use actum_ledger::journal::Outcome;
 use actum_ledger::registry::Kind;
-use actum_store::{CRASH_POINTS, Location, Older, Store, open};
+use actum_store::{CRASH_POINTS, Location};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::registry::{change, own};
 use actum_testkit::runs::tenant;
-use tokio::runtime::Runtime;
+
+use crate::{death, opened};
 
 /// What the other process is told: the store, where to die, and which change to make.
 const ORDER: [&str; 3] = ["ACTUM_TEST_STORE", "ACTUM_TEST_PLACE", "ACTUM_TEST_CHANGE"];
 
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
-
 /// The other process. Without an order it has nothing to do.
 #[test]
 fn makes_a_change_and_dies() {
-    let [Ok(store), Ok(place), Ok(n)] = ORDER.map(std::env::var) else { return };
+    let Some([store, place, n]) = death::told(ORDER) else { return };
     let (runtime, store) = opened(&Location::parse(&store).unwrap());
-    actum_contract::crash::arm(Box::new(move |passed| {
-        if passed == place {
-            std::process::abort();
-        }
-    }));
+    death::waits_at(place);
     let change = change("t", Kind::Tool, "grep", n.parse().unwrap());
     runtime.block_on(store.append(own(&change))).unwrap();
 }
@@ -49,11 +35,11 @@ fn killed_at_each_place(url: &str) {
     for place in CRASH_POINTS.iter().filter(|place| place.starts_with("append.")) {
         for _ in 0..2 {
             let n = made + 1;
-            let mut other = Command::new(std::env::current_exe().unwrap());
             let values = [url, place, &n.to_string()];
-            other.args(["--exact", "makes_a_change_and_dies"]).envs(ORDER.iter().zip(values));
-            let ended = other.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-            assert!(ended.code().is_none(), "{place}: it lived");
+            assert!(
+                death::comes_by("registry::makes_a_change_and_dies", ORDER.into_iter().zip(values)),
+                "{place}: it lived"
+            );
 
             let (runtime, store) = opened(&location);
             runtime.block_on(async {

@@ -1,7 +1,5 @@
 //! Webhooks on both databases: whose they are, who may hold one and for how long, and what whoever has lost it may no longer write.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::sync::Arc;
 
 use actum_ledger::journal::JournalError;
@@ -11,15 +9,12 @@ use actum_testkit::event::{signal, submission};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::tenant;
-use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
+
+use crate::runtime;
 
 const LEASE_MS: u64 = 60_000;
 const RIVALS: usize = 8;
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
 
 fn webhook(whose: &str, id: &str) -> Webhook {
     Webhook {

@@ -3,32 +3,24 @@
 
 // There are no places to die at in a release build.
 #![cfg(debug_assertions)]
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-#![expect(clippy::disallowed_methods, reason = "a test that kills itself needs another process to die in")]
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use actum_ledger::spend::{ReservationState, Settle, Spend};
-use actum_store::{Location, Older, Store, open};
+use actum_store::{Location, Store};
 use actum_testkit::event::{signal, submission};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::tenant;
 use actum_testkit::spend::{authorization, commit, end, wish};
-use tokio::runtime::Runtime;
+
+use crate::{death, opened};
 
 /// What the other process is told: the store, where to die, whether to settle, and which call.
 const ORDER: [&str; 4] = ["ACTUM_TEST_STORE", "ACTUM_TEST_PLACE", "ACTUM_TEST_SETTLES", "ACTUM_TEST_CALL"];
 
 /// The places a write about money passes, in order.
 const PLACES: [&str; 5] = ["append.begun", "append.inserted", "spend.written", "append.written", "append.committed"];
-
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
 
 fn ending(call: &str) -> Settle {
     let receipt = submission(signal("t", &format!("receipt-{call}")));
@@ -38,13 +30,9 @@ fn ending(call: &str) -> Settle {
 /// The other process. Without an order it has nothing to do.
 #[test]
 fn moves_money_and_dies() {
-    let [Ok(store), Ok(place), Ok(settles), Ok(call)] = ORDER.map(std::env::var) else { return };
+    let Some([store, place, settles, call]) = death::told(ORDER) else { return };
     let (runtime, store) = opened(&Location::parse(&store).unwrap());
-    actum_contract::crash::arm(Box::new(move |passed| {
-        if passed == place {
-            std::process::abort();
-        }
-    }));
+    death::waits_at(place);
     match settles == "yes" {
         true => runtime.block_on(Spend::settle(&*store, ending(&call))).unwrap().unwrap(),
         false => runtime.block_on(store.reserve(wish("t", "a", &call, 10))).unwrap().unwrap(),
@@ -60,9 +48,8 @@ fn killed_at_each_place(url: &str) {
     for place in PLACES {
         let call = format!("call-at-{place}");
         let killed = |settles: &str| {
-            let mut other = Command::new(std::env::current_exe().unwrap());
-            other.args(["--exact", "moves_money_and_dies"]).envs(ORDER.iter().zip([url, place, settles, &call]));
-            other.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().code().is_none()
+            let order = ORDER.into_iter().zip([url, place, settles, &call]);
+            death::comes_by("spend_crash::moves_money_and_dies", order)
         };
         let there = place == "append.committed";
         let figures = async |store: &Arc<dyn Store>| {

@@ -1,7 +1,5 @@
 //! The rules of money: who may reserve what, how it is settled, and that it always adds up.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::BTreeMap;
 
 use actum_contract::id::Tenant;

@@ -1,8 +1,6 @@
 //! Random histories against a naive model of the rules: every store must answer as the model does, however the
 //! documents fall into batches.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! One suite, every store: memory as the reference, SQLite, PostgreSQL.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::sync::Arc;
 
 use actum_ledger::registry::Kind;

@@ -1,7 +1,5 @@
 //! Contents in packs: the promises of the port, sweeping, joining, and files that are not what they should be.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;

@@ -1,24 +1,18 @@
 //! The rules of a change of a token: its form, who may write it, what it must follow, and that its id is one among all tenants.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use actum_contract::id::Tenant;
 use actum_ledger::access::{
     Action, Change, KEPT_MS_MAX, Kept, Role, Token, change_of, entry_id, forgotten_before, is_token,
 };
-use actum_ledger::append::{Appended, Book, Decision, Log, replay};
+use actum_ledger::append::{Book, Decision, Log, replay};
 use actum_ledger::draft::{self, Submission};
-use actum_ledger::refusal::{Code, Refusal};
-use actum_ledger::time::{self, Moment};
-use jiff::Timestamp;
+use actum_ledger::refusal::Code;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const ID: &str = "0123456789abcdef";
+use crate::{appended, decide, now, paths, refusal, refused};
 
-fn now() -> Timestamp {
-    time::parse("2026-01-01T00:00:00Z").unwrap()
-}
+const ID: &str = "0123456789abcdef";
 
 fn tenant(name: &str) -> Tenant {
     Tenant::new(name).unwrap()
@@ -46,37 +40,6 @@ fn revoke() -> Change {
 fn row(change: &Change) -> Token {
     let Change { tenant, token: id, n, role, name, hash, expires_ms, action, .. } = change.clone();
     Token { id, tenant, role, name, hash, expires_ms, is_revoked: action == Action::Revoke, n }
-}
-
-fn refused(document: Value) -> Refusal {
-    match draft::read_value(document, now()) {
-        Submission::Rejected(rejection) => rejection.refusal,
-        Submission::Draft(draft) => panic!("accepted {draft:?}"),
-    }
-}
-
-fn paths(refusal: &Refusal) -> Vec<&str> {
-    refusal.violations.iter().map(|v| v.path.as_str()).collect()
-}
-
-/// Decides a document as our own code hands it in.
-fn decide(book: &mut Book, document: Value) -> Decision {
-    let Submission::Draft(draft) = draft::read_value(document.clone(), now()) else { panic!("{}", refused(document)) };
-    book.decide(&draft, || panic!("a change brings its id"), &Moment::new(now()))
-}
-
-fn appended(decision: Decision) -> Appended {
-    match decision {
-        Decision::Append(appended) => *appended,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn refusal(decision: Decision) -> Refusal {
-    match decision {
-        Decision::Refuse(refusal) => refusal,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Tokens under rivalry and under death: many openings of one store that want the same id, revoke the same token and keep an
 //! answer under the same key, a program that is killed meanwhile, and a store made before there were any.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-use std::sync::{Arc, Barrier};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use actum_ledger::access::{Change, Token, change_of, entry_id};
 use actum_ledger::journal::{JournalError, Outcome};
@@ -14,54 +13,29 @@ use actum_testkit::event::{signal, submission};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::tenant;
-use tokio::runtime::Runtime;
 
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
+use crate::{opened, rivals, runtime};
 
-fn opened(location: &Location) -> (Runtime, Arc<dyn Store>) {
-    let runtime = runtime();
-    let store = runtime.block_on(open(location, Older::Migrate)).unwrap();
-    (runtime, store)
-}
-
-/// Openings of one store, as so many programs have, and what they fight for.
-const OPERATORS: usize = 4;
-const FIGHTS: u64 = 10;
+/// What they fight for.
+const FIGHTS: RangeInclusive<u64> = 0..=9;
 
 type Heard = (usize, u64, Outcome, Outcome, bool);
 
-/// Every operator makes a token for its own tenant with an id that all want, revokes one that all revoke, and keeps an answer
-/// under a key that all use; each at the same time as all others. What they heard.
+/// Everyone makes a token for its own tenant with an id that all want, revokes one that all revoke, and keeps an answer under a
+/// key that all use. What they heard.
 fn fight(location: &Location) -> Vec<Heard> {
-    // Whoever waits for the others must not fail on the way, or they would wait for ever: all is judged afterwards.
-    let (together, operators) = (&Barrier::new(OPERATORS), (0..OPERATORS).map(|name| (name, opened(location))));
-    let operators: Vec<_> = operators.collect();
-    type Raw = (usize, u64, Result<Outcome, JournalError>, Result<Outcome, JournalError>, Result<bool, JournalError>);
-    let heard: Vec<Raw> = std::thread::scope(|scope| {
-        let operator = |(name, (runtime, store)): (usize, (Runtime, Arc<dyn Store>))| {
-            move || {
-                let act = |n: u64| {
-                    together.wait();
-                    let wish = create(&format!("tenant-{name}"), &id(n));
-                    let made = runtime.block_on(store.append(own(&wish)));
-                    let wish =
-                        Change { actor: format!("operator-{name}"), ..revoke(&create("shared", &id(1_000 + n))) };
-                    let revoked = runtime.block_on(store.append(own(&wish)));
-                    let (key, body) = (n.to_string(), name.to_string());
-                    let (shared, token) = (tenant("shared"), id(1_000));
-                    let kept = store.keep(&shared, &token, &key, answer(body.as_bytes(), 1_000));
-                    (name, n, made, revoked, runtime.block_on(kept))
-                };
-                (0..FIGHTS).map(act).collect::<Vec<_>>()
-            }
-        };
-        let operators: Vec<_> = operators.into_iter().map(|one| scope.spawn(operator(one))).collect();
-        operators.into_iter().flat_map(|operator| operator.join().unwrap()).collect()
+    let heard = rivals(location, FIGHTS, |name, n, runtime, store| {
+        let wish = create(&format!("tenant-{name}"), &id(n));
+        let made = runtime.block_on(store.append(own(&wish)));
+        let wish = Change { actor: format!("operator-{name}"), ..revoke(&create("shared", &id(1_000 + n))) };
+        let revoked = runtime.block_on(store.append(own(&wish)));
+        let (key, body) = (n.to_string(), name.to_string());
+        let (shared, token) = (tenant("shared"), id(1_000));
+        let kept = store.keep(&shared, &token, &key, answer(body.as_bytes(), 1_000));
+        (name, n, made, revoked, runtime.block_on(kept))
     });
-    let judge = |(name, n, made, revoked, kept): Raw| (name, n, made.unwrap(), revoked.unwrap(), kept.unwrap());
-    heard.into_iter().map(judge).collect()
+    let judged = heard.into_iter();
+    judged.map(|(name, n, made, revoked, kept)| (name, n, made.unwrap(), revoked.unwrap(), kept.unwrap())).collect()
 }
 
 fn is_first(outcome: &Outcome) -> bool {
@@ -77,12 +51,12 @@ fn is_first(outcome: &Outcome) -> bool {
 
 fn one_wins(location: &Location) {
     let (runtime, store) = opened(location);
-    for n in 0..FIGHTS {
+    for n in FIGHTS {
         runtime.block_on(store.append(own(&create("shared", &id(1_000 + n))))).unwrap();
     }
     let heard = fight(location);
     runtime.block_on(async {
-        for n in 0..FIGHTS {
+        for n in FIGHTS {
             let of = |won: fn(&Heard) -> bool| {
                 let all: Vec<_> = heard.iter().filter(|one| one.1 == n && won(one)).map(|one| one.0).collect();
                 let [winner] = all[..] else { panic!("{n}: {} have won", all.len()) };
@@ -129,11 +103,11 @@ fn a_store_of_version_5_is_migrated() {
     let folder = Folder::new();
     let path = folder.join("actum.db");
     let steps = [
-        include_str!("../migrations/sqlite-0001.sql"),
-        include_str!("../migrations/sqlite-0002.sql"),
-        include_str!("../migrations/sqlite-0003.sql"),
-        include_str!("../migrations/sqlite-0004.sql"),
-        include_str!("../migrations/sqlite-0005.sql"),
+        include_str!("../../migrations/sqlite-0001.sql"),
+        include_str!("../../migrations/sqlite-0002.sql"),
+        include_str!("../../migrations/sqlite-0003.sql"),
+        include_str!("../../migrations/sqlite-0004.sql"),
+        include_str!("../../migrations/sqlite-0005.sql"),
     ];
     let connection = rusqlite::Connection::open(&path).unwrap();
     connection.execute_batch(&steps.concat()).unwrap();
@@ -155,11 +129,11 @@ fn a_shared_store_of_version_5_is_migrated() {
         runtime.spawn(connection);
         client.batch_execute("CREATE SCHEMA actum; SET search_path = actum").await.unwrap();
         for step in [
-            include_str!("../migrations/postgres-0001.sql"),
-            include_str!("../migrations/postgres-0002.sql"),
-            include_str!("../migrations/postgres-0003.sql"),
-            include_str!("../migrations/postgres-0004.sql"),
-            include_str!("../migrations/postgres-0005.sql"),
+            include_str!("../../migrations/postgres-0001.sql"),
+            include_str!("../../migrations/postgres-0002.sql"),
+            include_str!("../../migrations/postgres-0003.sql"),
+            include_str!("../../migrations/postgres-0004.sql"),
+            include_str!("../../migrations/postgres-0005.sql"),
         ] {
             client.batch_execute(step).await.unwrap();
         }
@@ -196,13 +170,10 @@ fn a_bad_key_takes_nobody_down() {
 // There are no places to die at in a release build.
 #[cfg(debug_assertions)]
 mod killed {
-    #![expect(clippy::disallowed_methods, reason = "a test that kills itself needs another process to die in")]
-
-    use std::process::{Command, Stdio};
-
     use actum_store::CRASH_POINTS;
 
     use super::*;
+    use crate::death;
 
     /// What the other process is told: the store, where to die, and the number of the token.
     const ORDER: [&str; 3] = ["ACTUM_TEST_STORE", "ACTUM_TEST_PLACE", "ACTUM_TEST_TOKEN"];
@@ -211,16 +182,12 @@ mod killed {
     /// it has nothing to do.
     #[test]
     fn revokes_and_dies() {
-        let [Ok(store), Ok(place), Ok(n)] = ORDER.map(std::env::var) else { return };
+        let Some([store, place, n]) = death::told(ORDER) else { return };
         let (runtime, store) = opened(&Location::parse(&store).unwrap());
         let n: u64 = n.parse().unwrap();
         runtime.block_on(async {
             store.append(own(&create("t", &id(n)))).await.unwrap();
-            actum_contract::crash::arm(Box::new(move |passed| {
-                if passed == place {
-                    std::process::abort();
-                }
-            }));
+            death::waits_at(place);
             let revoked = store.append(own(&revoke(&create("t", &id(n)))));
             let (t, token) = (tenant("t"), id(n));
             let kept = store.keep(&t, &token, "key", answer(b"kept", 1_000));
@@ -239,11 +206,11 @@ mod killed {
         let location = Location::parse(url).unwrap();
         let mut deaths = 0;
         for (n, place) in (1..).zip(places()) {
-            let mut other = Command::new(std::env::current_exe().unwrap());
             let values = [url, place, &n.to_string()];
-            other.args(["--exact", "killed::revokes_and_dies"]).envs(ORDER.iter().zip(values));
-            let ended = other.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-            assert!(ended.code().is_none(), "{place}: it lived");
+            assert!(
+                death::comes_by("access::killed::revokes_and_dies", ORDER.into_iter().zip(values)),
+                "{place}: it lived"
+            );
             deaths += 1;
 
             let (runtime, store) = opened(&location);

@@ -1,18 +1,13 @@
 //! Every rule of the execution event and of the append, against the seed's own examples and a naive model.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use actum_ledger::append::{Book, Decision, Known};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::entry::Entry;
 use actum_ledger::refusal::{Code, Refusal};
-use actum_ledger::time::{self, Moment};
-use jiff::Timestamp;
+use actum_ledger::time::Moment;
 use serde_json::{Value, json};
 
-fn now() -> Timestamp {
-    time::parse("2026-01-01T00:00:00Z").unwrap()
-}
+use crate::{now, refused};
 
 /// The valid example of the RFC.
 fn example() -> Value {
@@ -32,15 +27,8 @@ fn signal(id: &str, created_at: &str) -> Value {
     json!({"id": id, "tenantId": "t-001", "module": "m", "source": "s", "type": "signal", "createdAt": created_at, "payload": {}})
 }
 
-fn refusal(value: Value) -> Refusal {
-    match draft::read_value(value, now()) {
-        Submission::Rejected(rejection) => rejection.refusal,
-        Submission::Draft(draft) => panic!("accepted {draft:?}"),
-    }
-}
-
 fn paths(value: Value) -> Vec<String> {
-    let refusal = refusal(value);
+    let refusal = refused(value);
     assert_eq!(refusal.code, Code::Validation);
     refusal.violations.into_iter().map(|v| v.path).collect()
 }

@@ -1,22 +1,16 @@
 //! The rules of a change of a pointer: its form, who may write it, and what it must follow.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use actum_contract::canon;
 use actum_contract::id::Tenant;
-use actum_ledger::append::{Appended, Book, Decision, Log, replay};
+use actum_ledger::append::{Book, Decision, Log, replay};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::pointer::{Action, Change, change_of, entry_id, is_signature};
-use actum_ledger::refusal::{Code, Refusal};
-use actum_ledger::time::{self, Moment};
-use jiff::Timestamp;
+use actum_ledger::refusal::Code;
 use serde_json::{Value, json};
 
-const SIGNATURE: &str = "@acme/mail/Sort.v2";
+use crate::{appended, decide, now, paths, refusal, refused};
 
-fn now() -> Timestamp {
-    time::parse("2026-01-01T00:00:00Z").unwrap()
-}
+const SIGNATURE: &str = "@acme/mail/Sort.v2";
 
 fn pointer(n: u64) -> Value {
     json!({"signature_id": SIGNATURE, "primary_artifact": format!("art_{n}"), "metadata": {"odd": "a\u{0}b"}})
@@ -34,37 +28,6 @@ fn change(n: u64) -> Change {
         actor: "ada".into(),
         reason: "because".into(),
         decision: None,
-    }
-}
-
-fn refused(document: Value) -> Refusal {
-    match draft::read_value(document, now()) {
-        Submission::Rejected(rejection) => rejection.refusal,
-        Submission::Draft(draft) => panic!("accepted {draft:?}"),
-    }
-}
-
-fn paths(refusal: &Refusal) -> Vec<&str> {
-    refusal.violations.iter().map(|v| v.path.as_str()).collect()
-}
-
-/// Decides a document as our own code hands it in.
-fn decide(book: &mut Book, document: Value) -> Decision {
-    let Submission::Draft(draft) = draft::read_value(document.clone(), now()) else { panic!("{}", refused(document)) };
-    book.decide(&draft, || panic!("a change brings its id"), &Moment::new(now()))
-}
-
-fn appended(decision: Decision) -> Appended {
-    match decision {
-        Decision::Append(appended) => *appended,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn refusal(decision: Decision) -> Refusal {
-    match decision {
-        Decision::Refuse(refusal) => refusal,
-        other => panic!("{other:?}"),
     }
 }
 
