@@ -69,7 +69,7 @@ pub(crate) fn fetch(open: &Open, url: &str, commit: &str) -> Result<(Digest, Vec
         .map_err(|e| Failure::new(error::FILE, format!("cannot clear {}: {e}", tree.0.display())))?;
     let blobs = open.project.blobs()?;
     let workspace = Workspace::open(&tree.0, &open.project.folder()?, blobs)?;
-    let rules = Rules::of(&tree.0, ignored.clone(), Vec::new())?;
+    let rules = Rules::alone(ignored.clone(), Vec::new())?;
     Ok((workspace.freeze(&rules, true, now_ms())?.id, ignored))
 }
 

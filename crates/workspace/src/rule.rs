@@ -55,9 +55,17 @@ impl Rules {
             way = TreePath::new(name).unwrap_or_default().join_path(&way);
             folder = here.parent();
         }
-        let rules = Self { include, exclude, outer };
-        Matcher::new(&rules)?;
-        Ok(rules)
+        Self { include, exclude, outer }.checked()
+    }
+
+    /// The rules for a tree that is no part of the folder it happens to lie in: nothing above it has a say.
+    pub fn alone(include: Vec<String>, exclude: Vec<String>) -> Result<Self> {
+        Self { include, exclude, outer: Vec::new() }.checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        Matcher::new(&self)?;
+        Ok(self)
     }
 
     /// Changes whenever the rules do.

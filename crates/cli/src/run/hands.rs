@@ -116,7 +116,7 @@ impl RunHands {
 
     fn with(shop: Arc<Shop>, facts: Facts, at: &Path, folder: RunFolder, repeats: Option<Digest>) -> Done<Self> {
         let rules = match &facts.agreement.shared {
-            Some(name) => Rules::of(at, Self::included(&shop, name)?, Vec::new())?,
+            Some(name) => Rules::alone(Self::included(&shop, name)?, Vec::new())?,
             None => rules(at, Vec::new(), Vec::new())?,
         };
         Ok(Self {

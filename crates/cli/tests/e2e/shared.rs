@@ -20,9 +20,12 @@ pub(crate) fn git(folder: &Path, words: &[&str]) -> String {
     ended.ok().trim().to_owned()
 }
 
-/// A repository with one commit, and the name of the workspace that is.
+/// A repository with one commit, and the name of the workspace that is. The project is one too, as most are, and what that
+/// ignores is none of the workspace's business.
 pub(crate) fn repository(actum: &Program) -> String {
     let folder = actum.path("repository");
+    git(&actum.path("."), &["init", "-q", "."]);
+    actum.file(".gitignore", "made-*\n");
     for (name, text) in [("a.txt", "a\n"), ("sub/b.txt", "b\n"), (".gitignore", "ignored*\n"), ("ignored-kept", "x\n")]
     {
         actum.file(&format!("repository/{name}"), text);
