@@ -10,7 +10,7 @@ use actum_contract::canon::{self, Flaw};
 use actum_contract::id::Tenant;
 use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, EVENT_BYTES_MAX};
 use actum_ledger::draft::{self, Rejection, Submission};
-use actum_ledger::journal::{Outcome, Work};
+use actum_ledger::journal::{JournalError, Outcome, Work};
 use actum_ledger::refusal::{Refusal, Violation};
 use actum_store::Store;
 use clap::Args;
@@ -71,7 +71,7 @@ impl Append {
                     Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
                     Some(Ok(piece)) => {
                         let (line, text) = (piece.line, piece.text.clone());
-                        let submission = of_tenant(piece.submission(), own, &text);
+                        let submission = of_nobodys_run(of_tenant(piece.submission(), own, &text), store, &text).await?;
                         bytes += submission.bytes();
                         let place = place_of(&submission, &name, line, &text);
                         let (size, work) = (submission.bytes(), store.append(submission));
@@ -102,17 +102,41 @@ struct Waiting {
 /// Whoever speaks for one tenant writes nothing into the ledger of another, and leaves nothing refused there.
 fn of_tenant(submission: Submission, own: Option<&Tenant>, text: &[u8]) -> Submission {
     let Some(own) = own else { return submission };
-    let rejection = match submission {
-        Submission::Draft(draft) if draft.tenant == *own => return Submission::Draft(draft),
+    match submission {
+        Submission::Draft(draft) if draft.tenant == *own => Submission::Draft(draft),
         Submission::Draft(_) => {
             let violation = Violation::new("tenantId", format!("must be {:?}, the tenant you speak for", own.as_str()));
-            let mut document = text.to_vec();
-            document.truncate(actum_contract::limit::DEAD_LETTER_BYTES_MAX);
-            Rejection { tenant: None, refusal: Refusal::validation(vec![violation]), document }
+            rejected(Some(own.clone()), violation, text)
         }
-        Submission::Rejected(rejection) => *rejection,
-    };
-    Submission::Rejected(Box::new(Rejection { tenant: Some(own.clone()), ..rejection }))
+        Submission::Rejected(rejection) => {
+            Submission::Rejected(Box::new(Rejection { tenant: Some(own.clone()), ..*rejection }))
+        }
+    }
+}
+
+/// What has happened to a run of this store is told by whoever executes it, and by nobody else: an end that somebody made up
+/// would keep the real one out. What is recorded already may come again.
+async fn of_nobodys_run(
+    submission: Submission,
+    store: &Arc<dyn Store>,
+    text: &[u8],
+) -> Result<Submission, JournalError> {
+    let Submission::Draft(draft) = &submission else { return Ok(submission) };
+    let (Some(event), Some(id)) = (&draft.event, &draft.id) else { return Ok(submission) };
+    let runs = store.runs_named(&draft.tenant, &event.execution).await?;
+    let is_ours = runs.iter().any(|run| run.id == event.execution);
+    if !is_ours || store.entry(&draft.tenant, id).await?.is_some() {
+        return Ok(submission);
+    }
+    let message = format!("{} is a run of this store: its events are written by whoever executes it", event.execution);
+    let violation = Violation::new("payload.executionId", message);
+    Ok(rejected(Some(draft.tenant.clone()), violation, text))
+}
+
+fn rejected(tenant: Option<Tenant>, violation: Violation, text: &[u8]) -> Submission {
+    let mut document = text.to_vec();
+    document.truncate(actum_contract::limit::DEAD_LETTER_BYTES_MAX);
+    Submission::Rejected(Box::new(Rejection { tenant, refusal: Refusal::validation(vec![violation]), document }))
 }
 
 fn place_of(submission: &Submission, name: &str, first_line: usize, text: &[u8]) -> Option<Place> {

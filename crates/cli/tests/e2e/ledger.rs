@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use signed_note::{Note, StandardVerifier, VerifierList};
 use tlog_tiles::{Checkpoint, Hash, check_record, record_hash};
 
-use super::actum;
+use super::{actum, run, runs};
 
 fn lines(documents: &[Value]) -> Vec<u8> {
     documents.iter().flat_map(|d| format!("{d}\n").into_bytes()).collect()
@@ -252,4 +252,32 @@ fn a_tenant_without_a_ledger_is_not_found() {
         assert_eq!(ended.code, 7, "{arguments:?}");
         assert!(ended.stderr.contains("there are t-001"), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn what_happens_to_a_run_is_told_by_nobody_else() {
+    let actum = run::project(&[("a", "echo done > done.txt")]);
+    let work = json!([run::item("x", "a")]).to_string();
+    let submitted = actum.run_with(&["run", "--json", "--detach", "-"], work.as_bytes());
+    let run = run::id(&submitted.json()["runs"][0]);
+    let append = |document: &Value| actum.run_with(&["ledger", "append", "--json", "-"], &lines(&[document.clone()]));
+    let mut made_up = event("local", &run, 1, "planned");
+    let refused = append(&made_up);
+    assert_eq!((refused.code, refused.json()["error"]["code"].as_str()), (2, Some("VALIDATION_ERROR")), "{refused:?}");
+    assert!(refused.stdout.contains("is a run of this store"), "{}", refused.stdout);
+    // Whoever has no such run may speak of one by that name: it is another's.
+    made_up["tenantId"] = json!("t-001");
+    assert_eq!(append(&made_up).json()["error"]["code"], "UNKNOWN_LINEAGE");
+    runs::work(&actum, std::slice::from_ref(&run));
+    assert_eq!(runs::state(&actum, &run), "succeeded");
+    let mut recorded = runs::entries(&actum, "execution_event").pop().unwrap();
+    // As it came.
+    ["id", "seq", "prev", "hash", "recordedAt"].map(|field| recorded.as_object_mut().unwrap().remove(field));
+    let again = append(&recorded);
+    assert_eq!(
+        (again.code, &again.json()["idempotent"]),
+        (0, &json!(true)),
+        "what is recorded may come again: {again:?}"
+    );
+    runs::check_project(&actum, "made up");
 }

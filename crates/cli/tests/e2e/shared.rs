@@ -25,7 +25,7 @@ pub(crate) fn git(folder: &Path, words: &[&str]) -> String {
 pub(crate) fn repository(actum: &Program) -> String {
     let folder = actum.path("repository");
     git(&actum.path("."), &["init", "-q", "."]);
-    actum.file(".gitignore", "made-*\n");
+    actum.file(".gitignore", "made-one\n");
     for (name, text) in [("a.txt", "a\n"), ("sub/b.txt", "b\n"), (".gitignore", "ignored*\n"), ("ignored-kept", "x\n")]
     {
         actum.file(&format!("repository/{name}"), text);
