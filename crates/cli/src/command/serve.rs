@@ -140,7 +140,10 @@ impl Serve {
             let watch = Arc::new(Progress::unless_logged(out));
             work_on(&open, None, usize::from(self.workers), LEASE, Some(signals), watch)?;
         }
-        out.remark("stopping: what was asked is answered first");
+        match log::is_on() {
+            true => log::say(Level::Info, "server.stopping", &json!({})),
+            false => out.remark("stopping: what was asked is answered first"),
+        }
         api.end(PATIENCE);
         front.close_purses();
         drop(deliveries);

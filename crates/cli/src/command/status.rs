@@ -6,6 +6,7 @@ use actum_kernel::State;
 use actum_ledger::run::{Filter, Run as Row, RunState};
 use clap::Args;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::Ended;
 use super::run::{block, exit_code, run_json};
@@ -211,6 +212,10 @@ impl List {
                 Failure::new(error::USAGE, format!("{word:?} is no state of a run")).hint(format!("one of {words}"))
             })?),
         };
+        if let Some(cursor) = self.cursor.as_ref().filter(|cursor| Uuid::try_parse(cursor).is_err()) {
+            let failure = Failure::new(error::USAGE, format!("{cursor:?} is no cursor"));
+            return Err(failure.hint("take the `next` of an earlier list, or leave it out to begin at the newest"));
+        }
         let open = Open::new(Project::find(global)?, out)?;
         let limit = usize::from(self.limit);
         let filter = Filter { state, before: self.cursor, limit: limit + 1, ..Filter::default() };

@@ -46,8 +46,16 @@ fn chosen(global: &Global, named: Option<String>, typed: &ArgMatches) -> Result<
     let (names, leaf) = request::leaf(typed);
     // The contract of a run is where the run is.
     let is_of_run = names == ["contract", "show"] && leaf.contains_id("run");
-    if names.first().is_some_and(|name| LOCAL.contains(name)) && !is_of_run {
-        return Ok(None);
+    if let Some(name) = names.first().filter(|name| LOCAL.contains(name) && !is_of_run) {
+        return match global.server {
+            // Whoever says it expects that the server is meant; a variable may stand there for other commands.
+            Some(_) => {
+                let failure =
+                    Failure::new(error::USAGE, format!("`actum {name}` is about this machine and asks nobody"));
+                Err(failure.hint("leave out --server"))
+            }
+            None => Ok(None),
+        };
     }
     let Some(url) = global.server.clone().or(named) else {
         return match global.token_file {
@@ -58,6 +66,10 @@ fn chosen(global: &Global, named: Option<String>, typed: &ArgMatches) -> Result<
     if global.store.is_some() {
         let failure = Failure::new(error::USAGE, "--store is here, and the server has a store of its own");
         return Err(failure.hint(format!("leave out --store, or --server and {SERVER}")));
+    }
+    if !url.contains("://") {
+        let failure = Failure::new(error::USAGE, format!("{url} is no address of a server"));
+        return Err(failure.hint("http://127.0.0.1:7070 is one, and so is https://actum.example"));
     }
     let is_secure = url.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
     if !is_secure && !global.insecure && !is_near(&url) {

@@ -2,7 +2,7 @@
 //! openapi`, served to whoever asks; the same for every build of the same code.
 
 use actum_api::error::TABLE;
-use actum_api::route::{Place, Route};
+use actum_api::route::{Method, Place, Route};
 use clap::Arg;
 use serde_json::{Map, Value, json};
 
@@ -101,6 +101,9 @@ fn parameters(form: &Form) -> Value {
     if form.route.creates {
         all.push(json!({"$ref": "#/components/parameters/IdempotencyKey"}));
     }
+    if form.route.method == Method::Get {
+        all.push(json!({"$ref": "#/components/parameters/IfNoneMatch"}));
+    }
     Value::Array(all)
 }
 
@@ -189,10 +192,13 @@ fn schemas() -> Map<String, Value> {
 }
 
 fn responses(route: &Route) -> Value {
-    let headers = json!({
+    let mut headers = json!({
         "X-Actum-Exit": {"$ref": "#/components/headers/Exit"},
         "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
     });
+    if route.creates {
+        headers["Idempotent-Replayed"] = json!({"$ref": "#/components/headers/Replayed"});
+    }
     let mut content =
         json!({JSON: {"schema": result::schema(route.command)}, "text/plain": {"schema": {"type": "string"}}});
     if LINES_OUT.contains(&route.command) {
@@ -213,6 +219,11 @@ fn responses(route: &Route) -> Value {
     let mut all = json!({ "default": {"$ref": "#/components/responses/Error"} });
     all["200"] = of("It was done, and came to another end than was hoped for: the exit code says which.");
     all[route.status.to_string()] = of(done);
+    if route.method == Method::Get {
+        all["200"]["headers"]["ETag"] = json!({"$ref": "#/components/headers/ETag"});
+        all["304"] =
+            json!({"description": "It is what `If-None-Match` says it was.", "headers": all["200"]["headers"]});
+    }
     all
 }
 
@@ -229,6 +240,11 @@ fn components() -> Value {
                 "description": "The last event of the stream that was heard; what is told are those behind it.",
                 "schema": {"type": "integer", "minimum": 0},
             },
+            "IfNoneMatch": {
+                "name": "If-None-Match", "in": "header", "required": false,
+                "description": "The `ETag` of an earlier answer; if it would be the same again, the answer is 304 and empty.",
+                "schema": {"type": "string", "pattern": "^[!-~]+$"},
+            },
             "IdempotencyKey": {
                 "name": "Idempotency-Key", "in": "header", "required": false,
                 "description": "The same request under the same key is done once, and answered alike for a day.",
@@ -239,6 +255,11 @@ fn components() -> Value {
             "Exit": {
                 "description": "The exit code that the command would have ended with.",
                 "schema": {"type": "integer", "minimum": 0, "maximum": 255},
+            },
+            "ETag": {"description": "Stands for the content of this answer.", "schema": {"type": "string"}},
+            "Replayed": {
+                "description": "true: this is the answer that the same request under the same key got before.",
+                "schema": {"type": "string", "const": "true"},
             },
             "RequestId": {
                 "description": "By which the request is found in the log.",

@@ -73,7 +73,7 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Request, Failure> {
     let own: Vec<&Form> = forms().iter().filter(|form| form.route.command == names).collect();
     if own.is_empty() {
         let message = format!("`actum {}` does not work over a server", names.join(" "));
-        return Err(Failure::new(error::USAGE, message).hint(known()));
+        return Err(Failure::new(error::USAGE, message).hint(HERE));
     }
     // The one in whose way least stands; of those that fit, the first.
     let hindered = own.iter().map(|form| (*form, hindrances(form, typed)));
@@ -85,18 +85,14 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Request, Failure> {
         Some(why) => {
             let message = format!("`actum {}` does not work like this over a server: {why}", names.join(" "));
             let failure = Failure::new(error::USAGE, message).details(json!({"reasons": missing}));
-            Err(failure.hint(format!("`actum {} --help` tells of all of them; {}", names.join(" "), known())))
+            Err(failure.hint(HERE))
         }
     }
 }
 
-/// A sentence with all commands that a server knows.
-fn known() -> String {
-    let mut names: Vec<String> = forms().iter().map(|form| form.route.command.join(" ")).collect();
-    names.sort_unstable();
-    names.dedup();
-    format!("over a server there are: {}", names.join(", "))
-}
+/// What to do about it.
+const HERE: &str =
+    "leave out --server and ACTUM_SERVER to do it here; `/docs` of the server shows what can be asked of it";
 
 /// Whether somebody typed it, and it is not only a default.
 fn is_typed(typed: &ArgMatches, arg: &Arg) -> bool {

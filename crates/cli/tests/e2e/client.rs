@@ -156,13 +156,22 @@ fn what_goes_wrong_is_told_as_it_is_here() {
     }
     let unknown = away.run(&["store", "check", "--json"]);
     assert_eq!(unknown.code, 2);
-    assert!(unknown.error()["hint"].as_str().unwrap().contains("signature add"), "{}", unknown.stderr);
+    assert!(unknown.error()["hint"].as_str().unwrap().contains("leave out --server"), "{}", unknown.stderr);
     assert_eq!(away.run(&["list", "--store", "x.db"]).code, 2);
     // What is of this machine needs nobody.
     assert!(away.run(&["schema", "--list"]).ok().contains("work"));
     assert_eq!(away.run_with(&["canon"], b"{ }").ok().trim_end(), "{}");
+    let cursor = away.run(&["list", "--cursor", "zzz", "--json"]);
+    assert_eq!(cursor.code, 2);
+    assert!(cursor.error()["message"].as_str().unwrap().contains("no cursor"), "{}", cursor.stderr);
 
     let world_url = world.url.as_str();
+    // Who says which server is told that nobody is asked; and what is none.
+    for words in [["doctor", "--server", world_url], ["list", "--server", "banana"]] {
+        let refused = away.run(&words);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(!refused.stderr.contains("--insecure"), "{}", refused.stderr);
+    }
     let other = actum();
     let none = other.run(&["list", "--server", world_url, "--json"]);
     assert_eq!((none.code, &none.error()["code"]), (3, &json!("UNAUTHORIZED")), "{}", none.stderr);

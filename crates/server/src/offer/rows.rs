@@ -163,12 +163,13 @@ fn rows() -> Vec<Option<Row>> {
                     "work": {
                         "type": ["array", "object"],
                         "description": "Work items: a list of {id, agent_id, description, dependencies?, constraints?, \
-                                        budget?, validation?, test_command?, publish?}; or one item; or a work file {items: […], contract?}.",
+                                        budget?, validation?, test_command?, publish?}; or one item; or a work file {items: […], workspace?, contract?}. \
+                                        test_command is a program with arguments, not a line for a shell.",
                     },
                     "item": {"type": "array", "items": {"type": "string"}, "description": "Only these items, and what they depend on."},
                     "profile": text("The profile of the contract: full, ci or smoke."),
                     "set": settings(),
-                    "dry_run": flag("Check and show what would be agreed; submit nothing."),
+                    "dry_run": flag("Do everything but publish: the result is kept for diff and apply."),
                 }))
                 .gives(runs())),
         tool(WATCH, "Wait for a run", get("/v1/runs/{run}"),
