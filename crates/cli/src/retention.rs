@@ -32,6 +32,10 @@ use crate::ui::Out;
 
 /// Places where tests stop the process for good.
 const CRASH_POINTS: &[&str] = &["gc.file", "gc.runs", "gc.snapshots", "gc.traces"];
+/// Why there may be nothing left of a run but its receipt.
+pub(crate) const GONE: &str = "logs, patches and recordings are removed after the days of `[retention]` in actum.toml (docs/operations.md), \
+                              and are not part of a copy of the store";
+
 /// What stays in the folder of a run for good.
 const OF_RECORD: [&str; 2] = ["RECEIPT.json", "receipt.statement.json"];
 /// What stays in that of an execution: its name is taken, and what came of it is told to whoever asks again.

@@ -1,5 +1,6 @@
 //! `actum diff`: what a stage has come to, before anything is published.
 
+use actum_ledger::run::RunState;
 use actum_workspace::{Stage, patch};
 use clap::Args;
 use serde_json::json;
@@ -68,8 +69,10 @@ impl Diff {
         let open = Open::new(Project::find(global)?, out)?;
         let Ok(run) = open.run(&self.id) else { return Err(unknown) };
         let path = open.left_by(&run)?.path("diff.patch");
-        let patch = std::fs::read(&path)
-            .map_err(|_| Failure::new(actum_api::error::NOT_FOUND, format!("run {} has no result", run.id)))?;
+        let patch = std::fs::read(&path).map_err(|_| {
+            let failure = Failure::new(actum_api::error::NOT_FOUND, format!("there is no result of run {}", run.id));
+            if run.state == RunState::Succeeded { failure.hint(crate::retention::GONE) } else { failure }
+        })?;
         if out.json {
             out.line(&json!({"run_id": run.id, "patch": String::from_utf8_lossy(&patch)}).to_string());
         } else {

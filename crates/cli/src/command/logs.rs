@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use actum_api::error;
+use actum_ledger::run::RunState;
 use clap::Args;
 use serde_json::json;
 
@@ -74,7 +75,11 @@ impl Logs {
             }
             _ => e,
         })?;
-        let path = open.left_by(&run)?.log();
+        let left = open.left_by(&run)?;
+        let path = left.log();
+        if run.state == RunState::Succeeded && !path.exists() && !left.path("recording.json").exists() {
+            out.remark(&format!("there is no log of run {}: {}", run.id, crate::retention::GONE));
+        }
         if out.json && !self.follow {
             let text = std::fs::read(&path).unwrap_or_default();
             let (state, text) = (run.state, String::from_utf8_lossy(&text));

@@ -377,7 +377,7 @@ impl Replay {
         let file = folder.join("recording.json");
         let bytes = Document::read(&file).map_err(|e| {
             Failure { message: format!("there is no recording of the run: {}", e.message), ..e }
-                .hint("a run leaves one when it ends")
+                .hint(format!("a run leaves one when it ends; {}", crate::retention::GONE))
         })?;
         let unusable = |why: String| Failure::new(error::INPUT, format!("{}: {why}", file.display()));
         let recording = Recording::read(&bytes.text).map_err(unusable)?;

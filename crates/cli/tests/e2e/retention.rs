@@ -57,6 +57,10 @@ fn check_after(actum: &Program, (good, bad, kept): &(String, String, String), ca
     assert_eq!(files(actum, good), LEFT, "{case}");
     assert!(files(actum, bad).len() > 2 && files(actum, kept).len() > 2, "{case}");
     check(actum, good, case);
+    // Who looks for what is gone hears why.
+    for words in [["logs", good], ["diff", good], ["replay", good]] {
+        assert!(actum.run(&words).stderr.contains("[retention]"), "{case}: {words:?}");
+    }
     assert_eq!(asked(actum, &["ledger", "verify", "--json"])["valid"], true, "{case}");
     assert_eq!(asked(actum, &["store", "check", "--json"])["valid"], true, "{case}");
     assert_eq!(asked(actum, &["snapshot", "check", "--json"])["valid"], true, "{case}");
