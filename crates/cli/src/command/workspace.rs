@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
 use actum_ledger::head::{Head, Move};
 use actum_workspace::thaw_new;
 use clap::{Args, Subcommand};
@@ -52,6 +53,9 @@ pub(crate) struct Add {
     /// The commit of that repository: all digits of it
     #[arg(long, value_name = "COMMIT", requires = "git")]
     commit: Option<String>,
+
+    #[command(flatten)]
+    of: Of,
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +89,25 @@ pub(crate) struct Checkout {
     /// As it was after this move
     #[arg(long, value_name = "N")]
     at: Option<u64>,
+
+    #[command(flatten)]
+    of: Of,
+}
+
+/// Whose workspace: whoever is at this machine may give others one, and look what became of it.
+#[derive(Debug, Args)]
+pub(crate) struct Of {
+    /// Whose [default: local]
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+}
+
+impl Of {
+    fn opened(&self, open: Open, out: &Out) -> Result<Open, Failure> {
+        let Some(name) = &self.tenant else { return Ok(open) };
+        let tenant = Tenant::new(name.as_str()).map_err(|e| Failure::new(error::USAGE, format!("--tenant {e}")))?;
+        if tenant == open.tenant { Ok(open) } else { open.of_tenant(tenant, out) }
+    }
 }
 
 /// What somebody calls a workspace.
@@ -100,11 +123,11 @@ impl Verb {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let open = Open::new(Project::find(global)?, out)?;
         match self {
-            Self::Add(add) => add.run(&open, out),
+            Self::Add(add) => add.run(&add.of.opened(open, out)?, out),
             Self::List => list(&open, out),
             Self::Show(name) => show(&open, &open.known_head(&named(&name.name)?.name())?, out),
             Self::History(history) => history.run(&open, out),
-            Self::Checkout(checkout) => checkout.run(&open, out),
+            Self::Checkout(checkout) => checkout.run(&checkout.of.opened(open, out)?, out),
         }
     }
 }
@@ -141,7 +164,7 @@ fn move_json(made: &Move) -> Value {
 }
 
 impl Add {
-    fn run(self, open: &Open, out: &mut Out) -> Ended {
+    fn run(&self, open: &Open, out: &mut Out) -> Ended {
         let Named::Plain(_) = named(&self.name)? else {
             return Err(Failure::new(error::INPUT, "what names a snapshot or a commit is there without being added")
                 .hint("name it in a work file: `workspace: snapshot:ID`"));
@@ -207,7 +230,7 @@ impl History {
 }
 
 impl Checkout {
-    fn run(self, open: &Open, out: &mut Out) -> Ended {
+    fn run(&self, open: &Open, out: &mut Out) -> Ended {
         let head = open.known_head(&named(&self.name)?.name())?;
         let tree = match self.at {
             None => head.tree,

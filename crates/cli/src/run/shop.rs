@@ -79,6 +79,14 @@ impl Open {
         Ok(Self { project, waiter, registry, spend, pointers, access, heads, webhooks, store, tenant, place })
     }
 
+    /// The same project as another tenant has it.
+    pub(crate) fn of_tenant(&self, tenant: Tenant, out: &Out) -> Result<Self, Failure> {
+        let (store, root) = (Arc::clone(&self.store), self.project.root().to_owned());
+        let actor = self.project.actor().unwrap_or_else(|| "cli".to_owned());
+        let seat = Seat::new(store, self.waiter.clone(), tenant, actor, root);
+        Self::new(Project::seated(Arc::new(seat)), out)
+    }
+
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
     pub(crate) fn run_behind(&self, id: &str) -> Result<Option<(Run, PathBuf)>, Failure> {
         let prefix = id.split('.').next().unwrap_or(id);
