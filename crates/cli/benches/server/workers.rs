@@ -30,7 +30,7 @@ const CALLERS: usize = 16;
 /// How many of them one worker does at once, to see where the end is.
 const MANY_JOBS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(300);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 const CORES: f64 = 2.0;
 
 /// What a round came to.
