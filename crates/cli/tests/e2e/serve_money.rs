@@ -113,3 +113,41 @@ fn whoever_asks_spends_what_was_allowed_to_him() {
     let words = ["predict", ID, "--param", "text=good", "--agent", "guest-admin", "--json"];
     assert_ne!(asked(&actum, &words)["policy"]["authorization_id"], "his");
 }
+
+#[test]
+fn who_agreed_and_who_did_not_is_on_record() {
+    let upstream = Upstream::start(Script::default().last("{\"label\": \"positive\"}", Usage::new(40, 6)));
+    let actum = demo(&upstream);
+    actum.run(&["spend", "authorize", "--mode", "interactive", "--max-total", "1usd"]).ok();
+    let server = Server::start(&actum, &["--workers", "0"]);
+    let [operator, approver] = ["operator", "approver"].map(|role| token(&actum, role, &[]));
+    let ask = |text: &str| {
+        let question = json!({"signature": ID, "input": {"text": text}});
+        server.post(&operator, "/v1/predictions", question)
+    };
+    let waiting = || -> String {
+        let all = server.get(&approver, "/v1/approvals").is(200)["approvals"].as_array().unwrap().clone();
+        all.iter().find(|one| one["state"] == "pending").unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    ask("good");
+    let first = waiting();
+    let reason = json!({"reason": "it is cheap"});
+    server.post(&operator, &format!("/v1/approvals/{first}/approve"), reason.clone()).is(403);
+    assert!(entries(&actum, "approval_decision").is_empty());
+    server.post(&approver, &format!("/v1/approvals/{first}/approve"), reason).is(200);
+    ask("good").is(201);
+    ask("bad");
+    let second = waiting();
+    actum.run(&["deny", &second, "--actor", "ann", "--reason", "not that"]).ok();
+    let told: Vec<Value> = entries(&actum, "approval_decision").iter().map(|one| one["payload"].clone()).collect();
+    let what = |n: usize| ["approvalId", "decision", "actor", "reason"].map(|key| told[n][key].as_str().unwrap());
+    assert_eq!(what(0), [&first, "approved", "approver", "it is cheap"], "{told:?}");
+    assert_eq!(what(1), [&second, "denied", "ann", "not that"], "{told:?}");
+    assert!(approver.contains(told[0]["token"].as_str().unwrap()) && told[1]["token"].is_null(), "{told:?}");
+    assert!(told[0]["wants"][0].as_str().unwrap().starts_with("up to "), "{told:?}");
+    assert_eq!(told.len(), 2, "{told:?}");
+    // Nobody else writes one.
+    let forged = json!({"tenantId": "local", "module": "m", "source": "s", "type": "approval_decision", "payload": {}});
+    let forged = server.post(&operator, "/v1/ledger/entries", forged);
+    assert!((400..500).contains(&forged.status), "{forged:?}");
+}
