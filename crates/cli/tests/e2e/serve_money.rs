@@ -4,6 +4,7 @@ use actum_testkit::upstream::{Script, Upstream, Usage};
 use serde_json::{Value, json};
 
 use super::builtin::{self, STEP_ONLY, finish, rich, turn};
+use super::mcp;
 use super::predict::demo;
 use super::run::{asked, id, one};
 use super::runs::{entries, submit, until};
@@ -39,7 +40,9 @@ fn a_budget_allows_nothing_by_itself() {
     let submitted = server.post(&operator, "/v1/runs", rich()).is(202)["runs"][0].clone();
     // Neither a new run, nor one that takes over what a person has allowed to his own.
     let forked = server.post(&operator, &format!("/v1/runs/{left}/fork"), json!({})).is(202);
-    for run in [&submitted, &forked] {
+    let work = mcp::call("submit", json!({"work": [rich()]}));
+    let by_mcp = mcp::said(&mcp::post(&server, &operator, &work))["runs"][0].clone();
+    for run in [&submitted, &forked, &by_mcp] {
         let status = ended(run);
         assert!(status["state"] == "failed" && status.to_string().contains(MISSING), "{status}");
         let by = &status["submitted_by"];
@@ -50,7 +53,7 @@ fn a_budget_allows_nothing_by_itself() {
         .iter()
         .map(|one| one["payload"]["submittedBy"]["token"].is_string())
         .collect();
-    assert_eq!(tokens, [false, false, true, true]);
+    assert_eq!(tokens, [false, false, true, true, true]);
     let replayed = server.post(&operator, &format!("/v1/runs/{own}/replay"), json!({"live": true}));
     assert!(replayed.body.contains(MISSING), "{replayed:?}");
     assert_eq!((upstream.calls().len(), authorizations()), (1, before), "nobody was asked, nothing was allowed");
