@@ -204,8 +204,8 @@ pub const ROUTES: &[Route] = &[
 
     // What waits for a person.
     get("/v1/approvals", &["approvals", "list"], &[]),
-    post(Approve, "/v1/approvals/{id}/approve", &["approve"], &[path("id"), field("minutes")]),
-    post(Approve, "/v1/approvals/{id}/deny", &["deny"], ID),
+    post(Approve, "/v1/approvals/{id}/approve", &["approve"], &[path("id"), field("minutes"), field("reason")]),
+    post(Approve, "/v1/approvals/{id}/deny", &["deny"], WITH_REASON),
 
     // Questions to models.
     get("/v1/signatures", &["signature", "list"], &[]),

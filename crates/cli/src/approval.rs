@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::tool::register::By;
 use crate::workspace::new_id;
 
 /// How long a request waits, and how long an agreement is good if nothing else is said.
@@ -155,7 +156,15 @@ pub(crate) fn list(home: &Path) -> Result<Vec<Value>, Failure> {
 }
 
 /// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
-pub(crate) fn decide(home: &Path, id: &str, agreed: bool, minutes: Option<i64>, by: &str) -> Result<Value, Failure> {
+/// `tell`: puts it on record. What is not on record is not decided.
+pub(crate) fn decide(
+    home: &Path,
+    id: &str,
+    agreed: bool,
+    minutes: Option<i64>,
+    by: By,
+    tell: &dyn Fn(&Value) -> Result<(), Failure>,
+) -> Result<Value, Failure> {
     let now = Timestamp::now();
     if id.len() < ID_CHARACTERS_MIN {
         return Err(
@@ -175,13 +184,17 @@ pub(crate) fn decide(home: &Path, id: &str, agreed: bool, minutes: Option<i64>, 
         );
     }
     value["decided_at"] = now.to_string().into();
-    value["decided_by"] = by.into();
+    value["decided_by"] = by.actor.into();
+    value["reason"] = by.reason.into();
     value["single_use"] = minutes.is_none().into();
     value["expires_at"] = (now + SignedDuration::from_mins(minutes.unwrap_or(MINUTES))).to_string().into();
     let state = if agreed { "approved" } else { "denied" };
     let name = path.file_name().unwrap_or_default().to_owned();
-    save(&folder(home, state)?.join(name), &value)?;
+    let place = folder(home, state)?.join(name);
+    let mut told = value.clone();
+    told["state"] = state.into();
+    tell(&told)?;
+    save(&place, &value)?;
     fs::remove_file(&path).map_err(|e| Failure::new(error::FILE, format!("cannot remove {}: {e}", path.display())))?;
-    value["state"] = state.into();
-    Ok(value)
+    Ok(told)
 }

@@ -72,6 +72,16 @@ impl Project {
         self.seat.as_ref().map(|seat| seat.actor.clone())
     }
 
+    /// The id of the token of whoever acts, if he came in over a server.
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.seat.as_ref()?.token.as_deref()
+    }
+
+    /// In whose name a caller of a server spends; nothing for whoever is at this machine.
+    pub(crate) fn payer(&self) -> Option<String> {
+        self.token().and_then(|_| self.actor())
+    }
+
     /// Whose things these are.
     pub(crate) fn tenant(&self) -> Result<Tenant, Failure> {
         match &self.seat {

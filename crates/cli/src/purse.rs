@@ -32,6 +32,10 @@ pub(crate) struct Authorized {
     pub budget: Option<(u64, String)>,
     /// Whether a call waits for a person who has to agree, or is refused until he has.
     pub waits: bool,
+    /// It was asked for over a server: a budget narrows what is allowed, and allows nothing by itself.
+    pub is_served: bool,
+    /// The run is only what whoever asks says: what is allowed to it is not allowed to him.
+    pub is_run_hearsay: bool,
 }
 
 /// What one run, or one who acts by himself, spends from.
@@ -40,7 +44,7 @@ pub(crate) struct Purse {
     pub tenant: Tenant,
     pub who: Authorized,
     /// The permission that the work item's own budget is.
-    own: OnceCell<Option<String>>,
+    own: OnceCell<String>,
     /// The same as it was last heard of. A reservation looks at what is so in the store, whatever stands here; and nobody is
     /// told no by it.
     known: Mutex<Option<Authorization>>,
@@ -76,28 +80,14 @@ impl Purse {
             owner: OWNER.to_owned(),
             autopilot: self.who.autopilot.clone(),
             thread: self.who.thread.clone(),
-            run: Some(self.who.run.clone()),
+            run: (!self.who.is_run_hearsay).then(|| self.who.run.clone()),
         };
-        let own = self.own.get_or_try_init(async || {
-            let Some((max_total, currency)) = &self.who.budget else { return Ok(None) };
-            let id = own_id(&self.who.run);
-            if spend.authorization(tenant, &id).await?.is_none() {
-                let within = spend.resolve(tenant, &scope, currency).await?.map(|broader| broader.id);
-                let new = Authorization {
-                    id: id.clone(),
-                    run: scope.run.clone(),
-                    max_total: Some(*max_total),
-                    currency: currency.clone(),
-                    within,
-                    ..new_authorization(tenant.clone())
-                };
-                // Whoever was faster has written the same.
-                let _ = spend.authorize(new, "actum", "the budget of the work item").await?;
-            }
-            Ok::<_, JournalError>(Some(id))
-        });
-        let nearest = match own.await? {
-            Some(id) => spend.authorization(tenant, id).await?,
+        let nearest = match &self.who.budget {
+            Some(budget) => match self.own.get_or_try_init(|| self.make_own(&scope, budget)).await {
+                Ok(id) => spend.authorization(tenant, id).await?,
+                Err(Unmade::Nobody) => None,
+                Err(Unmade::Store(e)) => return Err(e),
+            },
             None => spend.resolve(tenant, &scope, currency).await?,
         };
         let Some(mut found) = nearest else { return Ok(None) };
@@ -110,6 +100,43 @@ impl Purse {
             narrow(&mut found, &broader);
         }
         Ok(Some(found))
+    }
+
+    /// The permission that a budget is, within what covers it already.
+    async fn make_own(&self, scope: &Scope, (max_total, currency): &(u64, String)) -> Result<String, Unmade> {
+        let (spend, tenant) = (&self.spend, &self.tenant);
+        let id = own_id(&self.who.run);
+        if spend.authorization(tenant, &id).await?.is_some() {
+            return Ok(id);
+        }
+        let within = spend.resolve(tenant, scope, currency).await?.map(|broader| broader.id);
+        if self.who.is_served && within.is_none() {
+            return Err(Unmade::Nobody);
+        }
+        let new = Authorization {
+            id: id.clone(),
+            run: Some(self.who.run.clone()),
+            max_total: Some(*max_total),
+            currency: currency.clone(),
+            within,
+            ..new_authorization(tenant.clone())
+        };
+        // Whoever was faster has written the same.
+        let _ = spend.authorize(new, "actum", "the budget of the work item").await?;
+        Ok(id)
+    }
+}
+
+/// Why a budget is no permission. Not for good: somebody may allow it later.
+enum Unmade {
+    Store(JournalError),
+    /// Nobody allowed what it would narrow.
+    Nobody,
+}
+
+impl From<JournalError> for Unmade {
+    fn from(e: JournalError) -> Self {
+        Self::Store(e)
     }
 }
 
@@ -149,11 +176,15 @@ fn narrow(one: &mut Authorization, broader: &Authorization) {
     one.expires_ms = earliest(one.expires_ms, broader.expires_ms);
 }
 
-/// Why the policy says no, in words that say what to do next.
-pub(crate) fn explain(decision: &Decision, budget: &Snapshot) -> String {
+/// Why the policy says no, in words that say what to do next. `is_served`: to somebody who came in over a server.
+pub(crate) fn explain(decision: &Decision, budget: &Snapshot, is_served: bool) -> String {
     let (amount, currency) = (budget.amount, &budget.currency);
     let left = budget.remaining.map_or_else(|| "no limit".to_owned(), |left| left.to_string());
     match decision.reason_code.as_str() {
+        policy::AUTHORIZATION_MISSING if is_served => {
+            "nobody allowed to spend; over a server a budget only narrows what is allowed: ask an approver for `actum spend authorize`"
+                .to_owned()
+        }
         policy::AUTHORIZATION_MISSING => {
             "nobody allowed to spend: give the work item a budget (budget.spend.max_total), or `actum spend authorize`"
                 .to_owned()
@@ -234,5 +265,68 @@ pub(crate) fn inputs_of(found: Option<&Authorization>, amount: u64, currency: &s
         reason_code: None,
         budget: found.map_or(none, |one| snapshot(one, amount, currency)),
         context,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actum_engine::Waiter;
+    use actum_store::{Location, Older, Store};
+    use actum_testkit::folder::Folder;
+
+    use super::*;
+
+    #[test]
+    fn over_a_server_a_budget_only_narrows() {
+        let folder = Folder::new();
+        let runtime = Waiter::runtime().unwrap();
+        let location = Location::Sqlite(folder.join("actum.db"));
+        let store: Arc<dyn Store> = runtime.block_on(actum_store::open(&location, Older::Migrate)).unwrap();
+        let spend: Arc<dyn Spend> = store;
+        let tenant = Tenant::new("acme").unwrap();
+        let purse = |run: &str, is_served: bool| {
+            let budget = Some((500, CURRENCY.to_owned()));
+            let who = Authorized { run: run.to_owned(), budget, is_served, ..Authorized::default() };
+            Purse::new(&spend, &tenant, who)
+        };
+        let found = |purse: &Purse| runtime.block_on(purse.authorization(CURRENCY)).unwrap();
+        let served = purse("served", true);
+        assert_eq!(found(&served), None);
+        assert_eq!(runtime.block_on(spend.authorizations(&tenant)).unwrap(), []);
+        // Of this machine: as it always was.
+        let own = found(&purse("own", false)).unwrap();
+        assert_eq!((own.within, own.max_total), (None, Some(500)));
+        // What is allowed later is not spent beyond the budget either.
+        for (id, max_total, left) in [("little", 300, 300), ("all", 900, 500)] {
+            let new = Authorization {
+                id: id.to_owned(),
+                max_total: Some(max_total),
+                issued_ms: 0,
+                ..new_authorization(tenant.clone())
+            };
+            runtime.block_on(spend.authorize(new, "ann", "")).unwrap().unwrap();
+            let one = if id == "little" { found(&served) } else { found(&purse("other", true)) };
+            let one = one.unwrap();
+            assert_eq!((one.within.as_deref(), one.remaining()), (Some(id), Some(left)));
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_to_a_run_is_not_had_by_naming_it() {
+        let folder = Folder::new();
+        let runtime = Waiter::runtime().unwrap();
+        let location = Location::Sqlite(folder.join("actum.db"));
+        let store: Arc<dyn Store> = runtime.block_on(actum_store::open(&location, Older::Migrate)).unwrap();
+        let spend: Arc<dyn Spend> = store;
+        let tenant = Tenant::new("acme").unwrap();
+        let run = "r".to_owned();
+        let new = Authorization { id: "its".into(), run: Some(run.clone()), ..new_authorization(tenant.clone()) };
+        runtime.block_on(spend.authorize(new, "ann", "")).unwrap().unwrap();
+        let found = |is_run_hearsay: bool| {
+            let who = Authorized { run: run.clone(), is_run_hearsay, ..Authorized::default() };
+            runtime.block_on(Purse::new(&spend, &tenant, who).authorization(CURRENCY)).unwrap()
+        };
+        assert!(found(false).is_some());
+        assert_eq!(found(true), None);
     }
 }

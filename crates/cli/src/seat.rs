@@ -21,6 +21,8 @@ pub(crate) struct Seat {
     pub tenant: Tenant,
     /// Who asks; whatever is changed is changed in this name.
     pub actor: String,
+    /// The id of the token he brought, if he came in over a server. Without one it is somebody of this machine.
+    pub token: Option<String>,
     /// The project.
     pub root: PathBuf,
     /// Where things lie that are not in the store.
@@ -41,7 +43,11 @@ impl Seat {
     /// A seat of a tenant in a project whose store is open.
     pub(crate) fn new(store: Arc<dyn Store>, waiter: Waiter, tenant: Tenant, actor: String, root: PathBuf) -> Self {
         let home = home_of(&root, &tenant);
-        Self { store, waiter, tenant, actor, root, home, trace: None, once: None }
+        Self { store, waiter, tenant, actor, token: None, root, home, trace: None, once: None }
+    }
+
+    pub(crate) fn with_token(self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self }
     }
 
     pub(crate) fn traced(self, trace: Option<String>) -> Self {

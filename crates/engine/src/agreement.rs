@@ -41,6 +41,18 @@ pub struct Agreement {
     /// The span of whoever submitted it, as a `traceparent`, for telemetry only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
+    /// Nobody in runs of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_by: Option<Submitter>,
+}
+
+/// Who submitted a run, or forked it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submitter {
+    pub actor: String,
+    /// The id of his token, if he came in over a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
 }
 
 /// The run that another was forked from, and how many of its events were taken along.
@@ -91,6 +103,11 @@ impl BadAgreement {
 }
 
 impl Agreement {
+    /// Whether whoever submitted it came in over a server: then its budget narrows what is allowed, and allows nothing.
+    pub fn is_served(&self) -> bool {
+        self.submitted_by.as_ref().is_some_and(|by| by.token.is_some())
+    }
+
     /// Of everything that was settled at submission, which the contract does not cover: what stands in the ledger.
     pub fn digest(&self) -> String {
         let mut value = serde_json::to_value(self).unwrap_or(Value::Null);
@@ -159,4 +176,41 @@ pub fn read_agreement(text: &str) -> Result<(Contract, Agreement, Agreed), BadAg
     let read = read(text)?;
     let agreed = read.agreed();
     Ok((read.contract, read.agreement, agreed))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_run_of_before_says_nobody_and_is_what_it_was() {
+        let item = json!({"id": "i", "agent_id": "a", "description": "Do it."});
+        let load = |_: &str| Err(String::new());
+        let agent = Agent::read(&json!({"type": "command", "command": ["true"]}), "a", &load).unwrap();
+        let old = Agreement {
+            work_item: actum_contract::work::read_item(&item).unwrap(),
+            agent,
+            workspace: "/w".into(),
+            shared: None,
+            draft: false,
+            lineage: Lineage { depends_on: Vec::new(), snapshot_at: String::new(), snapshot: None },
+            dependencies: BTreeMap::new(),
+            fork_of: None,
+            trace: None,
+            submitted_by: None,
+        };
+        let text = serde_json::to_string(&old).unwrap();
+        assert!(!text.contains("submittedBy"));
+        let read: Agreement = serde_json::from_str(&text).unwrap();
+        assert!(read == old && !read.is_served());
+        let by = |token: Option<&str>| Agreement {
+            submitted_by: Some(Submitter { actor: "ann".into(), token: token.map(Into::into) }),
+            ..old.clone()
+        };
+        assert!(!by(None).is_served() && by(Some("0")).is_served());
+        // Nobody takes it out unseen.
+        assert!(by(Some("0")).digest() != by(None).digest() && by(None).digest() != old.digest());
+    }
 }

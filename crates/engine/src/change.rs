@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read};
+use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read, Submitter};
 use crate::desk::stored;
 use crate::entry::{self, About, time};
 use crate::submit::row;
@@ -49,12 +49,19 @@ impl From<BadAgreement> for ResumeError {
     }
 }
 
-/// Goes on with a run under its own contract; with another one only if that was said plainly.
-pub fn resume(waiter: &Waiter, run: &Run, requested: &Partial, intent: Intent) -> Result<Resumed, ResumeError> {
+/// Goes on with a run under its own contract; with another one only if that was said plainly. `by`: who wants it; a fork is
+/// his own submission.
+pub fn resume(
+    waiter: &Waiter,
+    run: &Run,
+    requested: &Partial,
+    intent: Intent,
+    by: Submitter,
+) -> Result<Resumed, ResumeError> {
     let read = agreement::read(&run.metadata)?;
     let changed = change(read.contract.config(), requested, intent)?;
     match changed {
-        Change::Fork(contract) => fork(waiter, run, &read, contract),
+        Change::Fork(contract) => fork(waiter, run, &read, contract, by),
         Change::Keep => requeue(waiter, run, &read, None),
         Change::Override(contract) => requeue(waiter, run, &read, Some(contract)),
     }
@@ -104,7 +111,7 @@ fn requeue(waiter: &Waiter, run: &Run, read: &Read, contract: Option<Contract>) 
 }
 
 /// A new run that begins where this one is. The source keeps its contract and its journal; nothing is copied.
-fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract) -> Result<Resumed, ResumeError> {
+fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract, by: Submitter) -> Result<Resumed, ResumeError> {
     if source.state == RunState::Running {
         return Err(ResumeError::State(source.state, "wait for it, or cancel it first"));
     }
@@ -114,7 +121,12 @@ fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract) -> Resul
         Some(earlier) if source.version == 0 => earlier.clone(),
         _ => ForkOf { run: source.id.clone(), events: source.version },
     };
-    let agreement = Agreement { lineage: lineage.clone(), fork_of: Some(fork_of), ..read.agreement.clone() };
+    let agreement = Agreement {
+        lineage: lineage.clone(),
+        fork_of: Some(fork_of),
+        submitted_by: Some(by.clone()),
+        ..read.agreement.clone()
+    };
     let id = Uuid::now_v7().to_string();
     let new = NewRun {
         tenant: source.tenant.clone(),
@@ -131,7 +143,7 @@ fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract) -> Resul
     let agreements = std::collections::BTreeMap::from([(id.clone(), agreement.digest())]);
     let at = lineage.snapshot_at.clone();
     let mut entries =
-        vec![entry::snapshot(source.tenant.as_str(), &new.submission, (&folder, &source.id), &at, &agreements)];
+        vec![entry::snapshot(source.tenant.as_str(), &new.submission, (&folder, &source.id), &at, &agreements, &by)];
     if agreement.dependencies.is_empty() {
         let (about, hash) = (row(&new), contract.hash.to_hex());
         entries.push(

@@ -9,7 +9,7 @@ use actum_ledger::run::Run;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::agreement::Lineage;
+use crate::agreement::{Lineage, Submitter};
 
 /// A time as it is written.
 pub(crate) fn time(at: Timestamp) -> String {
@@ -92,18 +92,19 @@ pub(crate) fn succeeded_id(robot: &str, run: &str, attempt: u64) -> String {
 }
 
 /// The workspace as a submission found it.
-/// `agreements`: what each of its runs was agreed on, by digest.
+/// `agreements`: what each of its runs was agreed on, by digest. `by`: who submitted it.
 pub(crate) fn snapshot(
     tenant: &str,
     submission: &str,
     (workspace, tree): (&str, &str),
     at: &str,
     agreements: &BTreeMap<String, String>,
+    by: &Submitter,
 ) -> Submission {
     let entry = json!({
         "id": snapshot_id(submission), "tenantId": tenant, "module": "workspace", "source": "actum",
         "type": "workspace_snapshot", "createdAt": at,
-        "payload": {"workspace": workspace, "tree": tree, "agreements": agreements},
+        "payload": {"workspace": workspace, "tree": tree, "agreements": agreements, "submittedBy": by},
     });
     draft::read_value(entry, Timestamp::now())
 }

@@ -14,7 +14,7 @@ mod submit;
 mod wait;
 mod worker;
 
-pub use agreement::{Agreement, BadAgreement, ForkOf, Lineage, is_altered, read_agreement};
+pub use agreement::{Agreement, BadAgreement, ForkOf, Lineage, Submitter, is_altered, read_agreement};
 pub use change::{CancelError, Cancelled, Done, ResumeError, Resumed, cancel, note, resume};
 pub use drive::{CRASH_POINTS, NoHands, Workshop, events_of, rehearse, story};
 pub use gate::{Governed, govern};

@@ -13,7 +13,7 @@ use actum_ledger::run::{Filter, NewRun, Run, RunState, Written};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::agreement::{self, Agreement, Lineage};
+use crate::agreement::{self, Agreement, Lineage, Submitter};
 use crate::entry::{self, About, time};
 use crate::wait::Waiter;
 
@@ -30,6 +30,7 @@ pub struct Wanted {
     pub contract: Contract,
     pub items: Vec<(WorkItem, Agent)>,
     pub draft: bool,
+    pub by: Submitter,
     /// The span of whoever submits, as a `traceparent`.
     pub trace: Option<String>,
     /// What whoever asks twice says both times: then it is submitted once.
@@ -54,7 +55,7 @@ pub enum SubmitError {
 }
 
 pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError> {
-    let Wanted { tenant, place, workspace, shared, tree, contract, items, draft, trace, once } = wanted;
+    let Wanted { tenant, place, workspace, shared, tree, contract, items, draft, by, trace, once } = wanted;
     let now = Timestamp::now();
     let order: Vec<String> = items.iter().map(|(item, _)| item.id.clone()).collect();
     let (submission, before) = match once {
@@ -118,13 +119,14 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
             dependencies,
             fork_of: None,
             trace: trace.clone(),
+            submitted_by: Some(by.clone()),
         };
         agreements.insert(run.id.clone(), agreement.digest());
         runs.push(NewRun { metadata: agreement::write(&contract, &agreement), ..run });
     }
     let place = shared.unwrap_or_else(|| workspace.display().to_string());
     // First of all: the rest stands on it.
-    entries.insert(0, entry::snapshot(tenant.as_str(), &submission, (&place, &tree), &snapshot_at, &agreements));
+    entries.insert(0, entry::snapshot(tenant.as_str(), &submission, (&place, &tree), &snapshot_at, &agreements, &by));
     match waiter.wait(waiter.runs.submit(runs, entries))? {
         Written::Done => Ok(Submitted { submission, runs: made }),
         Written::Lost => Err(SubmitError::Exists),

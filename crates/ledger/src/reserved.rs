@@ -14,7 +14,7 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 18] = [
+const TYPES: [Type; 19] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
     Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
     Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
@@ -32,17 +32,19 @@ const TYPES: [Type; 18] = [
     Type { name: access::TYPE, by: "whoever makes and revokes tokens: use `actum token`" },
     Type { name: head::TYPE, by: "whoever publishes to a shared workspace: use `actum run`" },
     Type { name: "signing_key", by: "whoever signs: use `actum key`" },
+    Type { name: "approval_decision", by: "whoever decides about what waits: use `actum approve` and `actum deny`" },
     Type { name: webhook::TYPE, by: "whoever adds and removes webhooks: use `actum webhook`" },
 ];
 
 /// How ids begin that nobody else may bring.
-const PREFIXES: [(&str, &str); 8] = [
+const PREFIXES: [(&str, &str); 9] = [
     ("spend:", "changes about money"),
     ("prediction:", "predictions"),
     ("signature:", "signatures"),
     ("rollout:", "artifacts, pointers, datasets and what is found with them"),
     ("access:", "changes about who may enter"),
     ("key:", "keys that sign"),
+    ("approval:", "answers to what waits for a person"),
     (head::ID_PREFIX, "heads of shared workspaces"),
     (webhook::ID_PREFIX, "changes of webhooks"),
 ];
@@ -95,6 +97,7 @@ mod tests {
             "access_change",
             "workspace_head",
             "signing_key",
+            "approval_decision",
             "webhook_change",
         ];
         assert!(types().eq(kinds));
@@ -110,6 +113,7 @@ mod tests {
             "access:token:0:1",
             "access:",
             "webhook:",
+            "approval:x",
         ] {
             assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
         }
@@ -129,6 +133,7 @@ mod tests {
             "access",
             "accesses:1",
             "webhooks:1",
+            "approvals:1",
         ] {
             assert_eq!(path(json!({"type": "note", "id": id})), None, "{id}");
         }

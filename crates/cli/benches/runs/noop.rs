@@ -10,7 +10,7 @@ use actum_contract::agent::Agent;
 use actum_contract::id::Tenant;
 use actum_contract::work::{WorkItem, read_item};
 use actum_contract::{Contract, Layers, Partial, resolve};
-use actum_engine::{Agreement, Engine, Settings, Waiter, Wanted, Watch, Workshop, submit};
+use actum_engine::{Agreement, Engine, Settings, Submitter, Waiter, Wanted, Watch, Workshop, submit};
 use actum_kernel::{Acted, Desk, Effect, End, Event, Finished, Hands, Plan, State, Status, Step, Totals, Verdict};
 use actum_ledger::run::Run;
 use actum_store::{Location, Older, open};
@@ -139,6 +139,7 @@ pub(crate) fn wanted(place: &str, steps: usize) -> Wanted {
         contract: contract(),
         items: vec![work(steps)],
         draft: false,
+        by: Submitter { actor: "bench".to_owned(), token: None },
         once: None,
     }
 }

@@ -159,7 +159,8 @@ pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, 
     }
     let shelf = Shelf::new(&open.waiter, &open.registry, &open.tenant);
     // Calls that nobody made in a run are one another's neighbours: an equal one is found, whoever made it.
-    let who = Authorized { run: DIRECT.to_owned(), ..Authorized::default() };
+    let (autopilot, is_served) = (project.payer(), project.token().is_some());
+    let who = Authorized { run: DIRECT.to_owned(), autopilot, is_served, ..Authorized::default() };
     let purse = Purse::new(&open.spend, &open.tenant, who);
     Setting::new(shelf, purse, project.folder()?, config.sandbox, Arc::new(spawner), Ground::Folder(root), stops)
 }

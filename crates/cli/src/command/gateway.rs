@@ -62,7 +62,8 @@ pub(crate) fn for_caller(open: &Open, name: &str) -> Result<(Arc<Gateway>, Alive
     let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
     let run = format!("gateway-{}", new_id());
     let alive = Alive::enter(&counter.home, &run, open.waiter.journal.store_id())?;
-    let who = Authorized { run, autopilot: Some(name.to_owned()), waits: true, ..Authorized::default() };
+    let autopilot = Some(name.to_owned());
+    let who = Authorized { run, autopilot, waits: true, is_served: true, ..Authorized::default() };
     Ok((Arc::new(Gateway::new(Some(Arc::new(Till::open(&counter, who))), None)), alive))
 }
 

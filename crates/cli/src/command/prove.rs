@@ -16,6 +16,7 @@ use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use serde_json::{Value, json};
 
 use super::Ended;
+use super::run::submitter;
 use crate::args::Global;
 use crate::document::Document;
 use crate::failure::Failure;
@@ -401,7 +402,7 @@ impl Replay {
                 Some(other.freeze(&rules, true, workspace::now_ms())?.id)
             }
         };
-        let replayed = replay(&shop, &recording, input, self.live)?;
+        let replayed = replay(&shop, &recording, input, self.live, submitter(&open.project))?;
         for program in &replayed.programs_changed {
             out.remark(&format!("{program} is no longer the program that the run used"));
         }

@@ -10,7 +10,7 @@ use actum_api::error;
 use actum_contract::agent::Agent;
 use actum_contract::work::{self, BadWork, Work, WorkItem, levels, with_dependencies};
 use actum_contract::{Contract, Layers, Partial, resolve};
-use actum_engine::{Engine, Settings, Submitted, Watch, submit};
+use actum_engine::{Engine, Settings, Submitted, Submitter, Watch, submit};
 use actum_ledger::run::{Filter, Run as Row, RunState};
 use actum_sandbox::Signals;
 use clap::Args;
@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::contract::{bad_config, environment};
+use super::tool::actor;
 use super::{Ended, signals};
 use crate::approval::{self, Request};
 use crate::args::Global;
@@ -147,6 +148,7 @@ impl Run {
             contract,
             items,
             draft: self.dry_run,
+            by: submitter(&open.project),
             trace: trace_of(&open.project),
             once: open.project.seat().and_then(|seat| seat.once),
         };
@@ -204,6 +206,11 @@ impl Run {
         }
         Ok(found)
     }
+}
+
+/// Who submits.
+pub(crate) fn submitter(project: &Project) -> Submitter {
+    Submitter { actor: actor(project.actor()), token: project.token().map(ToOwned::to_owned) }
 }
 
 /// The trace that whoever submits is in: told with the request, or where this process was started.

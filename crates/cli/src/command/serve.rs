@@ -276,7 +276,7 @@ impl Face for Front {
         let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else {
             return answer_of(&Self::refused(error::UNAUTHORIZED, "the token opens nothing"));
         };
-        let seat = self.seat(tenant, &caller.name).traced(given.trace.clone());
+        let seat = self.seat(tenant, &caller.name).with_token(&caller.token).traced(given.trace.clone());
         let seat = seat.once(given.once.map(Digest));
         face::run(Arc::new(seat), route, &given)
     }
@@ -288,7 +288,7 @@ impl Face for Front {
         let Command::Events(events) = face::read(route, given).map_err(|failure| refusal_of(&failure))?.command else {
             return Err(Self::refused(error::INTERNAL, &format!("{} tells no events", route.path)));
         };
-        let seat = Arc::new(self.seat(tenant, &caller.name));
+        let seat = Arc::new(self.seat(tenant, &caller.name).with_token(&caller.token));
         let wished = || events.wish_of(&Open::new(Project::seated(seat), &Out::captured(true))?);
         wished().map_err(|failure| refusal_of(&failure).with_status(failure.row.status_once_read()))
     }
@@ -342,7 +342,7 @@ impl Face for Front {
         }
         let opened = || {
             let tenant = Tenant::new(caller.tenant.as_str()).map_err(|e| bad_tenant(&e))?;
-            let seat = Arc::new(self.seat(tenant, &caller.name));
+            let seat = Arc::new(self.seat(tenant, &caller.name).with_token(&caller.token));
             super::gateway::for_caller(&Open::new(Project::seated(seat), &Out::captured(true))?, &caller.name)
         };
         let (gateway, alive) = opened().map_err(|failure| refusal_of(&failure))?;

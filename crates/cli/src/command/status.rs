@@ -115,6 +115,9 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
             Some(name) => json!(name),
             None => json!(agreement.workspace),
         };
+        if let Some(by) = agreement.submitted_by {
+            shown["submitted_by"] = json!(by);
+        }
         if let Some(fork) = agreement.fork_of {
             shown["fork_of"] = json!(fork.run);
         }

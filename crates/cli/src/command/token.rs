@@ -112,7 +112,7 @@ fn create(open: &Open, wanted: Create, out: &mut Out) -> Ended {
     if let Some(Err(e)) = wanted.name.as_deref().map(check_name) {
         return Err(Failure::new(error::USAGE, format!("--name {e}")));
     }
-    let expires = wanted.expires.as_deref().map(duration).transpose()?;
+    let expires_ms = until(open, wanted.expires.as_deref().map(duration).transpose()?)?;
     let Fresh { id, hash, text } = fresh()?;
     let by = wanted.why.by();
     let change = Change {
@@ -123,7 +123,7 @@ fn create(open: &Open, wanted: Create, out: &mut Out) -> Ended {
         action: Action::Create,
         role: wanted.role.role(),
         hash,
-        expires_ms: expires.map(|ms| Timestamp::now().as_millisecond() + ms),
+        expires_ms,
         actor: by.actor,
         reason: by.reason,
     };
@@ -137,6 +137,23 @@ fn create(open: &Open, wanted: Create, out: &mut Out) -> Ended {
     let until = until.map(|at| format!(" until {at}")).unwrap_or_default();
     out.remark(&format!("token {id}: {role} of {}{until}; keep it, it is not shown again", clean(tenant.as_str())));
     Ok(0)
+}
+
+/// When a token is over that is to be good for so long. One that is made with another does not outlive it.
+fn until(open: &Open, wanted: Option<i64>) -> Result<Option<i64>, Failure> {
+    let wanted = wanted.map(|ms| Timestamp::now().as_millisecond() + ms);
+    let Some(maker) = open.project.token() else { return Ok(wanted) };
+    let maker = open.waiter.wait(open.access.token(maker))?;
+    let maker = maker.ok_or_else(|| Failure::new(error::UNAUTHORIZED, "the token opens nothing"))?;
+    match (maker.expires_ms, wanted) {
+        (Some(end), Some(later)) if later > end => {
+            let message =
+                format!("a token does not outlive the one it is made with, which is good until {}", time(end));
+            Err(Failure::new(error::FORBIDDEN, message)
+                .hint("give a shorter `expires`, or none: then it ends with that one"))
+        }
+        (end, wanted) => Ok(wanted.or(end)),
+    }
 }
 
 fn list(open: &Open, tenant: &Tenant, out: &mut Out) -> Ended {

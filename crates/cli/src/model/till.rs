@@ -473,7 +473,7 @@ impl Till {
                 None => format!("the model {model} has no price: name one in [prices] of actum.toml"),
             },
             policy::NO_PROGRESS => "the same question was asked again and again".to_owned(),
-            _ => purse::explain(&begun.decision, &begun.inputs.budget),
+            _ => purse::explain(&begun.decision, &begun.inputs.budget, self.who.is_served),
         }
     }
 

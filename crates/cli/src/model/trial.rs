@@ -189,7 +189,16 @@ impl<'o> Trial<'o> {
         let thread = format!("{}{}", evidence::TRIALS, &hash::of(&json!({ "label": label }))[..LABEL_DIGITS]);
         let run = format!("{thread}-{}", new_id());
         let alive = Alive::enter(&counter.home, &run, open.waiter.journal.store_id())?;
-        let who = Authorized { run, thread: Some(thread.clone()), budget: options.budget, ..Authorized::default() };
+        let is_served = open.project.token().is_some();
+        let who = Authorized {
+            run,
+            // By its label anybody could name it.
+            thread: (!is_served).then(|| thread.clone()),
+            autopilot: open.project.payer(),
+            budget: options.budget,
+            is_served,
+            ..Authorized::default()
+        };
         let recording = options.record.as_deref().map(Recording::open).transpose()?.map(Arc::new);
         let till = Till::open(&counter, who).recorded(recording.clone()).repeating();
         let mut trial = Self {

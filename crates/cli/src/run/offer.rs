@@ -144,6 +144,8 @@ impl RunHands {
             epoch: self.facts.epoch,
             budget: item.budget.spend.as_ref().map(|spend| (spend.max_total, spend.currency.clone())),
             waits: true,
+            is_served: self.facts.agreement.is_served(),
+            ..Authorized::default()
         }
     }
 

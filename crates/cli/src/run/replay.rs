@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
-use actum_engine::{read_agreement, rehearse};
+use actum_engine::{Submitter, read_agreement, rehearse};
 use actum_kernel::{Hands as _, Phase, State, Status, Verdict};
 use actum_workspace::{deltas, diff, leaves};
 use serde_json::{Value, json};
@@ -55,16 +55,17 @@ impl Replayed {
 }
 
 /// Repeats a recording. `input`: a tree to use in the place of the recorded one.
-/// `live`: models are asked anew, and paid for.
+/// `live`: models are asked anew, and paid for, as if `by` had submitted it.
 pub(crate) fn replay(
     shop: &Arc<Shop>,
     recording: &Recording,
     input: Option<Digest>,
     live: bool,
+    by: Submitter,
 ) -> Result<Replayed, Failure> {
     let bad = |message: String| Failure::new(error::INPUT, message);
     let metadata = recording.metadata.to_string();
-    let (contract, agreement, agreed) = read_agreement(&metadata).map_err(|e| {
+    let (contract, mut agreement, agreed) = read_agreement(&metadata).map_err(|e| {
         Failure::new(
             if e.code() == "UNSUPPORTED_CONTRACT" { error::UNSUPPORTED } else { error::MISMATCH },
             e.to_string(),
@@ -95,6 +96,7 @@ pub(crate) fn replay(
         let why = "its recorded content is missing or damaged";
         return Ok(not_begun(json!({"what": "input", "path": path, "why": why})));
     }
+    agreement.submitted_by = Some(by);
     let facts = Facts {
         run: recording.run_id.clone(),
         item: recording.item_id.clone(),

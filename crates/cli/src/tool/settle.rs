@@ -141,7 +141,7 @@ impl Setting {
                 message
             }
             _ if spending.decision.is_allowed() || spending.wants().is_some() => return Ok(Ok(Some(spending))),
-            _ => explain(&spending.decision, &spending.inputs.budget),
+            _ => explain(&spending.decision, &spending.inputs.budget, self.purse.who.is_served),
         };
         Ok(Err(self.denied(&spending, ask, &message, evidence)?))
     }
@@ -218,7 +218,7 @@ impl Setting {
         }
         let authorization = spending.authorization.as_ref().filter(|_| spending.decision.is_allowed());
         let Some(authorization) = authorization.map(|one| one.id.clone()) else {
-            let message = explain(&spending.decision, &spending.inputs.budget);
+            let message = explain(&spending.decision, &spending.inputs.budget, self.purse.who.is_served);
             return Ok(Err(self.denied(&spending, ask, &message, evidence)?));
         };
         let (purse, waiter) = (&self.purse, self.shelf.waiter());

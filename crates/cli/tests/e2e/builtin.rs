@@ -32,7 +32,7 @@ fn define(actum: &Program, url: &str, more: &str) {
     );
 }
 
-fn project(script: impl Into<Script>, more: &str) -> (Program, Upstream) {
+pub(super) fn project(script: impl Into<Script>, more: &str) -> (Program, Upstream) {
     let actum = actum();
     let upstream = Upstream::start(script);
     define(&actum, &upstream.url(), more);
@@ -40,13 +40,13 @@ fn project(script: impl Into<Script>, more: &str) -> (Program, Upstream) {
 }
 
 /// An item that may spend enough.
-fn rich() -> Value {
+pub(super) fn rich() -> Value {
     with(item("i", "a"), "budget", json!({"spend": {"max_total": 100_000_000}}))
 }
 
-const STEP_ONLY: &str = "phases = [\"step\"]";
+pub(super) const STEP_ONLY: &str = "phases = [\"step\"]";
 
-fn turn(operations: Value) -> Turn {
+pub(super) fn turn(operations: Value) -> Turn {
     Turn::text(json!({"thought": "as it is wanted", "operations": operations}).to_string())
 }
 
@@ -54,7 +54,7 @@ fn write(path: &str, content: &str) -> Value {
     json!({"op": "write", "path": path, "content": content, "executable": false})
 }
 
-fn finish() -> Value {
+pub(super) fn finish() -> Value {
     json!({"op": "done", "summary": "it is done"})
 }
 

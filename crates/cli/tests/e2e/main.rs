@@ -59,6 +59,7 @@ mod sandbox_attack;
 mod sandbox_network;
 mod serve;
 mod serve_gateway;
+mod serve_money;
 mod services;
 mod services_mcp;
 mod services_sdk;

@@ -107,7 +107,10 @@ fn writer() -> Program {
 #[test]
 fn a_real_client_does_everything_on_stdio() {
     let actum = writer();
-    assert_journey(&actum, &client(&actum, env!("CARGO_BIN_EXE_actum"), &journey(), &[]));
+    let lines = client(&actum, env!("CARGO_BIN_EXE_actum"), &journey(), &[]);
+    assert_journey(&actum, &lines);
+    // It is the person at the machine: no token.
+    assert_eq!(lines[4]["structured"]["submitted_by"], json!({"actor": "mcp"}), "{}", lines[4]);
 }
 
 #[test]
@@ -149,17 +152,17 @@ fn message(method: &str, params: Value) -> String {
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).to_string()
 }
 
-fn call(name: &str, arguments: Value) -> String {
+pub(super) fn call(name: &str, arguments: Value) -> String {
     message("tools/call", json!({"name": name, "arguments": arguments}))
 }
 
-fn post(server: &Server, token: &str, content: &str) -> Reply {
+pub(super) fn post(server: &Server, token: &str, content: &str) -> Reply {
     let bearer = format!("Bearer {token}");
     let headers = [("authorization", bearer.as_str()), ACCEPT, ("mcp-protocol-version", VERSION)];
     server.ask_with("POST", "/mcp", &headers, content)
 }
 
-fn said(reply: &Reply) -> Value {
+pub(super) fn said(reply: &Reply) -> Value {
     let value: Value = serde_json::from_str(&reply.body).unwrap_or_else(|e| panic!("{e}: {reply:?}"));
     value["result"]["structuredContent"].clone()
 }

@@ -111,6 +111,17 @@ fn tokens_are_made_listed_and_taken_back_over_http() {
     let id = made["id"].as_str().unwrap();
     server.ask(&admin, "DELETE", &format!("/v1/tokens/{id}"), "").is(200);
     assert_eq!(server.get(fresh, "/v1/runs").status, 401);
+    // What is made with one that ends does not outlive it.
+    let brief = token(&actum, "admin", &["--tenant", "acme", "--expires", "1h"]);
+    let end = |made: &Value| made["expires_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let of_maker = server.get(&admin, "/v1/tokens").is(200)["tokens"].as_array().unwrap().clone();
+    let of_maker = end(of_maker.iter().find(|one| brief.contains(one["id"].as_str().unwrap())).unwrap());
+    let made = server.post(&brief, "/v1/tokens", json!({"role": "admin"})).is(201);
+    assert_eq!(end(&made), of_maker);
+    let made = server.post(&brief, "/v1/tokens", json!({"role": "admin", "expires": "30m"})).is(201);
+    assert!(end(&made) < of_maker, "{made}");
+    let refused = server.post(&brief, "/v1/tokens", json!({"role": "admin", "expires": "2h"}));
+    assert!(refused.status == 403 && refused.body.contains("outlive"), "{refused:?}");
     // Another tenant's is none of his.
     let local = token(&actum, "operator", &[]);
     let other = asked(&actum, &["token", "list", "--json"])["tokens"].as_array().unwrap().clone();

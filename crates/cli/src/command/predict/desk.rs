@@ -149,7 +149,19 @@ impl<'d> Desk<'d> {
             None => Some(Alive::enter(&self.counter.home, &run, self.open.waiter.journal.store_id())?),
             Some(_) => None,
         };
-        let who = Authorized { run, thread: who.thread.clone(), autopilot: who.agent.clone(), ..Authorized::default() };
+        let who = match self.open.project.payer() {
+            None => {
+                Authorized { run, thread: who.thread.clone(), autopilot: who.agent.clone(), ..Authorized::default() }
+            }
+            // What he says chooses the way and stands on record; he spends what was allowed to him.
+            Some(payer) => Authorized {
+                is_run_hearsay: who.run.is_some(),
+                run,
+                autopilot: Some(payer),
+                is_served: true,
+                ..Authorized::default()
+            },
+        };
         let line = Line { till: Some(Arc::new(Till::open(&self.counter, who))), book: None };
         let predicted = match &misfit {
             None => predict(&line, &whom, &way, &rollout, &wanted.input, None)?,
