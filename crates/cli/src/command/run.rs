@@ -21,7 +21,7 @@ use super::contract::{bad_config, environment};
 use super::{Ended, signals};
 use crate::approval::{self, Request};
 use crate::args::Global;
-use crate::config::Config;
+use crate::config::{AgentConfig, Config};
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -181,18 +181,26 @@ impl Run {
         document: &Document,
     ) -> Result<Vec<(WorkItem, Agent)>, Failure> {
         let config = Config::read(project.root())?;
+        let (tenant, is_guest) = (project.tenant()?, project.is_guest()?);
+        // What is not offered is not there.
+        let is_there = |config: &&AgentConfig| !is_guest || config.is_offered_to(&tenant);
         let mut found = Vec::new();
         for item in items {
-            let Some(agent) = config.agents.get(&item.agent_id) else {
-                let known = config.agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let Some(AgentConfig { agent, .. }) = config.agents.get(&item.agent_id).filter(is_there) else {
+                let known: Vec<&str> =
+                    config.agents.iter().filter(|(_, of)| is_there(of)).map(|(id, _)| id.as_str()).collect();
                 let message = format!("item {} names the agent {}, which is not defined", item.id, item.agent_id);
-                let failure = Failure::new(error::INPUT, message).hint(if known.is_empty() {
-                    format!(
+                let failure = Failure::new(error::INPUT, message).hint(match (known.join(", "), is_guest) {
+                    (known, true) => format!(
+                        "offered to {} are: {}; the project's owner may offer others: `tenants` of an agent in actum.toml",
+                        clean(tenant.as_str()),
+                        if known.is_empty() { "none" } else { &known }
+                    ),
+                    (known, false) if known.is_empty() => format!(
                         "define it in actum.toml: `[agents.{}]`; `actum init` writes one to begin with",
                         item.agent_id
-                    )
-                } else {
-                    format!("actum.toml defines {known}")
+                    ),
+                    (known, false) => format!("actum.toml defines {known}"),
                 });
                 return Err(match document.place_of_key(&item.agent_id) {
                     Some(place) => failure.at(place),
@@ -226,6 +234,13 @@ fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
     }
     if wants.is_empty() {
         return Ok(());
+    }
+    // Of this machine those decide whose it is, and the approvers of another tenant are not among them.
+    if project.is_guest()? {
+        let wants = wants.join(" and ");
+        let message = format!("the agent {id} asks for {wants}, to which nobody of the token's tenant can agree");
+        return Err(Failure::new(error::FORBIDDEN, message)
+            .hint("ask the project's owner for an agent that sees less of the machine"));
     }
     let agreed = serde_json::to_value(agent).unwrap_or(Value::Null);
     let shown = json!({"agent": id, "definition": agreed});

@@ -25,7 +25,7 @@ prompt_template: "How does this feel? {{ text }}"
 program_template: direct.v1
 "#;
 const ID: &str = "demo/Sentiment.v1";
-const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\n";
+const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\ntenants = [\"acme\"]\n";
 const WORK: &str = "items:\n  - {id: one, agent_id: a, description: Do it.}\n";
 
 /// A project whose store is open.
@@ -144,6 +144,56 @@ fn a_run_is_submitted_listed_shown_and_cancelled() {
     let json = json!({"items": [{"id": "two", "agent_id": "a", "description": "x"}]}).to_string();
     let made = good(world.ask("local", "POST /v1/runs?dry_run=true&set=maxFilesPerStep=3", json), 202);
     assert_eq!(made["runs"][0]["item_id"], "two");
+}
+
+/// Whoever brings the files brings what an agent runs. So the project says who may, and the machine is nobody else's to give.
+#[test]
+fn agents_are_run_by_those_they_are_offered_to() {
+    let world = World::new();
+    let mut agents = String::new();
+    for (id, fields) in [
+        ("own", ""),
+        ("all", "tenants = [\"*\"]"),
+        ("hers", "tenants = [\"other\"]"),
+        ("secret", "tenants = [\"*\"]\nenvironment = { KEY = \"env:HOME\" }"),
+        ("secret-named", "tenants = [\"*\", \"acme\"]\nenvironment = { KEY = \"file:/etc/passwd\" }"),
+        ("near", "tenants = [\"*\"]\nfilesystem = \"extended\""),
+        ("near-named", "tenants = [\"acme\"]\nfilesystem = \"extended\""),
+        ("host", "tenants = [\"*\"]\nfilesystem = \"elevated\""),
+        ("host-named", "tenants = [\"acme\"]\nfilesystem = \"elevated\""),
+        ("net-named", "tenants = [\"acme\"]\nnetwork = \"open\""),
+    ] {
+        agents.push_str(&format!("[agents.{id}]\ntype = \"command\"\ncommand = [\"sh\", \"./build.sh\"]\n{fields}\n"));
+    }
+    world.folder.file("actum.toml", agents);
+    let tree = |tenant: &str| good(world.ask(tenant, "POST /v1/snapshots", ""), 201)["id"].as_str().unwrap().to_owned();
+    let [acme, local] = ["acme", "local"].map(tree);
+    let ask = |tenant: &str, tree: &str, agent: &str| {
+        let item = json!({"id": "one", "agent_id": agent, "description": "x"});
+        let work = json!({"workspace": format!("snapshot:{tree}"), "items": [item]});
+        world.ask(tenant, "POST /v1/runs", work.to_string())
+    };
+    for agent in ["all", "secret-named", "near-named"] {
+        good(ask("acme", &acme, agent), 202);
+    }
+    // What is not offered is not told from what is not there.
+    let hint = "offered to acme are: all, host-named, near-named, net-named, secret-named;";
+    let unknown = bad(ask("acme", &acme, "nobody"), 422, "INPUT_INVALID");
+    assert!(unknown.contains(hint) && unknown.contains("`tenants` of an agent"), "{unknown}");
+    for agent in ["own", "hers", "secret", "near", "host"] {
+        let told = bad(ask("acme", &acme, agent), 422, "INPUT_INVALID");
+        assert_eq!(told, unknown.replace("nobody", agent));
+    }
+    for agent in ["host-named", "net-named"] {
+        let told = bad(ask("acme", &acme, agent), 403, "FORBIDDEN");
+        assert!(told.contains("the project's owner"), "{told}");
+    }
+    assert_eq!(good(world.ask("acme", "GET /v1/approvals", ""), 200)["approvals"], json!([]), "nothing to agree to");
+    // Those whose project it is have all of them, and decide for themselves.
+    for agent in ["own", "hers", "secret", "near"] {
+        good(ask("local", &local, agent), 202);
+    }
+    bad(ask("local", &local, "host"), 428, "APPROVAL_NEEDED");
 }
 
 #[test]

@@ -36,6 +36,13 @@ pub(crate) fn repository(actum: &Program) -> String {
     format!("git+file://{}#{}", folder.display(), git(&folder, &["rev-parse", "HEAD"]))
 }
 
+/// Lets every tenant run the agents of a project.
+fn offered(actum: Program) -> Program {
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", text.replace("phases =", "tenants = [\"*\"]\nphases ="));
+    actum
+}
+
 pub(crate) fn submit(actum: &Program, workspace: &str, items: Vec<Value>, flags: &[&str]) -> (i32, Vec<Value>) {
     let work = json!({"workspace": workspace, "items": items}).to_string();
     let arguments: Vec<&str> = ["run", "--json", "-"].into_iter().chain(flags.iter().copied()).collect();
@@ -290,9 +297,14 @@ fn a_submission_under_one_key_is_made_once_by_many_servers() {
 /// Whoever is no owner of the project works on what belongs to no machine, and on nothing else.
 #[test]
 fn other_tenants_run_on_shared_workspaces_only() {
-    let actum = project(&[("a", AGENT)]);
+    let actum = offered(project(&[("a", AGENT)]));
     actum.file("secret.txt", "of the project\n");
     let workspace = repository(&actum);
+    // On the project's own folder its rules do act.
+    actum.file(".gitignore", "");
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    let deploy = "[agents.deploy]\ntype = \"command\"\ncommand = [\"sh\", \"./build.sh\"]\n";
+    actum.file("actum.toml", format!("{text}{deploy}environment = {{ DEPLOY_KEY = \"env:HOME\" }}\n"));
     let server = super::serve::Server::start(&actum, &["--workers", "2"]);
     let guest = super::serve::token(&actum, "operator", &["--tenant", "acme"]);
     let other = super::serve::token(&actum, "operator", &["--tenant", "other"]);
@@ -305,6 +317,10 @@ fn other_tenants_run_on_shared_workspaces_only() {
     let tree = asked(&actum, &["snapshot", "freeze", "repository", "--json"])["id"].as_str().unwrap().to_owned();
     let of_others = json!({"workspace": format!("snapshot:{tree}"), "items": [item("x", "a")]});
     assert_ne!(server.post(&guest, "/v1/runs", of_others).status, 202, "contents of one tenant are not another's");
+    // Nor does what he brings see what the project's agents know.
+    let by_secrets = json!({"workspace": "shared:his", "items": [item("x", "deploy")]});
+    let refused = server.post(&guest, "/v1/runs", by_secrets).is(422);
+    assert!(refused["error"]["hint"].as_str().unwrap().contains("`tenants` of an agent"), "{refused}");
     for (method, path) in [("GET", "/v1/snapshots"), ("POST", "/v1/executions"), ("GET", "/v1/tools")] {
         assert_eq!(server.ask(&guest, method, path, "").status, 403, "{path}");
     }
@@ -359,7 +375,7 @@ fn web_of(folder: &Path) -> std::net::SocketAddr {
 /// Over HTTP from a host that is allowed by its name; the run is done here, in the name of the tenant, and seen by it alone.
 #[test]
 fn other_tenants_name_repositories_that_are_elsewhere() {
-    let actum = project(&[("a", AGENT)]);
+    let actum = offered(project(&[("a", AGENT)]));
     let commit = repository(&actum).rsplit_once('#').unwrap().1.to_owned();
     git(&actum.path("repository"), &["update-server-info"]);
     let at = web_of(&actum.path("repository/.git"));
