@@ -85,7 +85,7 @@ pub(crate) struct SandboxConfig {
     pub registries: Vec<Host>,
     /// Paths of the filesystem level `extended`, beside the usual ones.
     pub dependencies: Vec<PathBuf>,
-    /// Addresses of names, as a hosts file.
+    /// Addresses of names, as a hosts file; a name alone, or with the port that it holds for.
     pub hosts: BTreeMap<String, IpAddr>,
     /// What one execution may send and receive.
     pub egress_mb: u64,
@@ -416,7 +416,7 @@ pub(crate) fn schema() -> Value {
         "dependencies": {"type": "array", "items": {"type": "string"}, "default": [],
             "description": "paths of the filesystem level extended, beside the usual ones"},
         "hosts": {"type": "object", "additionalProperties": {"type": "string"}, "default": {},
-            "description": "addresses of names, as in a hosts file"},
+            "description": "addresses of names, as in a hosts file; name:port holds for that port only"},
         "egress_mb": {"type": "integer", "minimum": 1, "maximum": EGRESS_MB_MAX, "default": EGRESS_MB,
             "description": "what one execution may send and receive"},
     });
