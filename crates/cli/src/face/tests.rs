@@ -237,6 +237,14 @@ fn tenants_see_nothing_of_each_other() {
     let work = format!("workspace: snapshot:{}\n{WORK}", frozen["id"].as_str().unwrap());
     let made = good(world.ask("acme", "POST /v1/runs", &*work), 202);
     let run = made["runs"][0]["run_id"].as_str().unwrap();
+    let none = "0".repeat(64);
+    let told = bad(world.ask("acme", "POST /v1/runs", format!("workspace: snapshot:{none}\n{WORK}")), 404, "NOT_FOUND");
+    assert!(told.contains("there is no snapshot"), "{told}");
+    let wanted = |id: &str| json!({"name": "z", "snapshot": id}).to_string();
+    bad(world.ask("acme", "POST /v1/workspaces", wanted(&none)), 404, "NOT_FOUND");
+    // A content that is there and is no tree is none either.
+    let file = actum_contract::digest::Digest::blake3(b"hello\n").to_hex();
+    bad(world.ask("acme", "POST /v1/workspaces", wanted(&file)), 404, "NOT_FOUND");
     good(world.ask("acme", "POST /v1/authorizations", r#"{"max_total": 500, "reason": "r"}"#), 201);
     let empty = [
         ("GET /v1/runs", "runs"),
