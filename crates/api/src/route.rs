@@ -287,13 +287,14 @@ pub const ROUTES: &[Route] = &[
 
     // What happens, as it happens, and who is told of it.
     get("/v1/events", &["events"], &[query("after"), query("types"), query("limit")]).streaming(),
-    // No key: the answer holds a secret, and would be kept.
+    // Tokens and webhooks are made without a key: the answer holds a secret, and would be kept.
     get("/v1/tokens", &["token", "list"], &[]).needs(Admin),
     post(Admin, "/v1/tokens", &["token", "create"], &[field("role"), field("name"), field("expires"), field("reason")])
         .answers(201).without_key(),
     delete(Admin, "/v1/tokens/{id}", &["token", "revoke"], &[path("id"), query("reason")]),
     get("/v1/webhooks", &["webhook", "list"], &[]).needs(Admin),
-    post(Admin, "/v1/webhooks", &["webhook", "add"], &[field("url"), field("types"), field("name"), field("reason")]).answers(201),
+    post(Admin, "/v1/webhooks", &["webhook", "add"], &[field("url"), field("types"), field("name"), field("reason")])
+        .answers(201).without_key(),
     get("/v1/webhooks/{id}", &["webhook", "show"], ID).needs(Admin),
     delete(Admin, "/v1/webhooks/{id}", &["webhook", "remove"], &[path("id"), query("reason")]),
     post(Admin, "/v1/webhooks/{id}/test", &["webhook", "test"], ID).without_key(),
@@ -353,6 +354,14 @@ mod tests {
                 let name = names.entry(segments[..at].to_vec()).or_insert(segment);
                 assert_eq!(name, segment, "{}", route.path);
             }
+        }
+    }
+
+    #[test]
+    fn no_answer_with_a_secret_is_kept() {
+        for path in ["/v1/tokens", "/v1/webhooks"] {
+            let made = ROUTES.iter().find(|route| route.method == Method::Post && route.path == path);
+            assert!(made.is_some_and(|route| !route.creates), "{path}");
         }
     }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::tool::register::By;
-use crate::workspace::new_id;
+use crate::workspace::{LOCAL_TENANT, new_id};
 
 /// How long a request waits, and how long an agreement is good if nothing else is said.
 pub(crate) const MINUTES: i64 = 60;
@@ -86,6 +86,14 @@ fn is_past(value: &Value, now: Timestamp) -> bool {
 
 /// Takes an agreement, if there is one; else leaves a request and says so. The id of the agreement.
 pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure> {
+    // Of this machine those decide whose it is: the approvers of another tenant are not asked.
+    let is_of_machine = |what: &String| what.starts_with("filesystem ") || what.starts_with("network ");
+    if request.tenant.as_str() != LOCAL_TENANT && request.wants.iter().any(is_of_machine) {
+        let wants = request.wants.join(" and ");
+        let message = format!("{} asks for {wants}, to which nobody of the token's tenant can agree", request.tool);
+        return Err(Failure::new(error::FORBIDDEN, message)
+            .hint("ask the project's owner for one that sees less of the machine"));
+    }
     let now = Timestamp::now();
     let binding = request.binding()?;
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::agent::{self, Agent};
 use actum_contract::execution::{Host, Tool};
+use actum_contract::id::{Tenant, check_name};
 use actum_contract::part::Flaw;
 use actum_predict::price::{self, Prices};
 use actum_predict::provider::{self, Provider};
@@ -23,10 +24,34 @@ pub(crate) struct Config {
     pub sandbox: SandboxConfig,
     pub server: ServerConfig,
     pub tools: BTreeMap<String, Tool>,
-    pub agents: BTreeMap<String, Agent>,
+    pub agents: BTreeMap<String, AgentConfig>,
     pub providers: Vec<Provider>,
     pub prices: Prices,
     pub retention: Retention,
+}
+
+/// An agent, and to whom else it is offered. That is the project's to say at each submission, and no part of what a run is
+/// agreed on.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentConfig {
+    pub agent: Agent,
+    /// Other tenants that may run it; `*` stands for all of them.
+    pub tenants: Vec<String>,
+}
+
+/// Stands for every tenant.
+const ANYBODY: &str = "*";
+
+impl AgentConfig {
+    /// Whether another tenant may run it. It runs what he brings, so one that knows secrets or sees more of the machine than
+    /// any cell does is offered to those only who are named.
+    pub(crate) fn is_offered_to(&self, tenant: &Tenant) -> bool {
+        let Agent { filesystem, network, environment, .. } = &self.agent;
+        let has_secrets = environment.values().any(|value| value.starts_with("env:") || value.starts_with("file:"));
+        let is_near = ["extended", "elevated"].contains(&filesystem.as_str()) || network == "open";
+        let named = |name: &str| self.tenants.iter().any(|tenant| tenant == name);
+        (named(tenant.as_str()) && tenant.as_str() != ANYBODY) || (named(ANYBODY) && !has_secrets && !is_near)
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -60,7 +85,7 @@ pub(crate) struct SandboxConfig {
     pub registries: Vec<Host>,
     /// Paths of the filesystem level `extended`, beside the usual ones.
     pub dependencies: Vec<PathBuf>,
-    /// Addresses of names, as a hosts file.
+    /// Addresses of names, as a hosts file; a name alone, or with the port that it holds for.
     pub hosts: BTreeMap<String, IpAddr>,
     /// What one execution may send and receive.
     pub egress_mb: u64,
@@ -77,6 +102,9 @@ impl Default for SandboxConfig {
         }
     }
 }
+
+/// The field of an agent that stands here only.
+const TENANTS: &str = "tenants";
 
 const EGRESS_MB: u64 = 1_024;
 const EGRESS_MB_MAX: u64 = 1 << 20;
@@ -206,7 +234,7 @@ impl Reader {
         retention
     }
 
-    fn agents(&mut self, section: &Value) -> BTreeMap<String, Agent> {
+    fn agents(&mut self, section: &Value) -> BTreeMap<String, AgentConfig> {
         let Some(entries) = self.table(section, "agents", "") else { return BTreeMap::new() };
         let root = self.root.clone();
         let load = move |path: &str| {
@@ -219,12 +247,23 @@ impl Reader {
                 self.bad(id, "agents.", &json!(id), "an id: lower-case letters, digits, dots, lines; at most 64");
                 continue;
             }
-            match Agent::read(entry, &format!("agents.{id}"), &load) {
-                Ok(agent) => drop(agents.insert(id.clone(), agent)),
+            let mut entry = entry.clone();
+            let offered = entry.as_object_mut().and_then(|fields| fields.remove(TENANTS));
+            let tenants = offered.map(|value| self.tenants(&value, &format!("agents.{id}."))).unwrap_or_default();
+            match Agent::read(&entry, &format!("agents.{id}"), &load) {
+                Ok(agent) => drop(agents.insert(id.clone(), AgentConfig { agent, tenants })),
                 Err(flaws) => self.flawed(flaws),
             }
         }
         agents
+    }
+
+    fn tenants(&mut self, value: &Value, at: &str) -> Vec<String> {
+        let names = self.texts(value, TENANTS, at);
+        for name in names.iter().filter(|name| check_name(name).is_err()) {
+            self.bad(TENANTS, at, &json!(name), "names of tenants, or * for all of them");
+        }
+        names
     }
 
     fn flawed(&mut self, flaws: Vec<Flaw>) {
@@ -377,7 +416,7 @@ pub(crate) fn schema() -> Value {
         "dependencies": {"type": "array", "items": {"type": "string"}, "default": [],
             "description": "paths of the filesystem level extended, beside the usual ones"},
         "hosts": {"type": "object", "additionalProperties": {"type": "string"}, "default": {},
-            "description": "addresses of names, as in a hosts file"},
+            "description": "addresses of names, as in a hosts file; name:port holds for that port only"},
         "egress_mb": {"type": "integer", "minimum": 1, "maximum": EGRESS_MB_MAX, "default": EGRESS_MB,
             "description": "what one execution may send and receive"},
     });
@@ -406,10 +445,42 @@ pub(crate) fn schema() -> Value {
     properties.insert("retention".into(), object(Value::Object(RETENTION.map(days).into_iter().collect())));
     properties.insert("providers".into(), json!({"type": "object", "additionalProperties": provider::schema()}));
     properties.insert("prices".into(), price::schema());
-    properties.insert("agents".into(), json!({"type": "object", "additionalProperties": agent::schema()}));
+    let mut agent = agent::schema();
+    agent["properties"][TENANTS] = json!({"type": "array", "items": {"type": "string", "minLength": 1}, "default": [],
+        "description": "other tenants that may run it; * is all of them, unless it knows secrets or has filesystem extended, elevated or network open"});
+    properties.insert("agents".into(), json!({"type": "object", "additionalProperties": agent}));
     properties.insert("tools".into(), json!({"type": "object", "additionalProperties": object(tool)}));
     let mut schema = object(Value::Object(properties));
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("actum.toml");
     schema
+}
+
+#[cfg(test)]
+mod tests {
+    use actum_testkit::folder::Folder;
+
+    use super::*;
+
+    /// To whom an agent is offered is no part of what it is: what was agreed on with it keeps its hash.
+    #[test]
+    fn an_offer_is_no_part_of_the_agent() {
+        let folder = Folder::new();
+        let agent = |fields: &str| {
+            folder.file("actum.toml", format!("[agents.a]\ntype = \"command\"\ncommand = [\"x\"]\n{fields}"));
+            Config::read(folder.path()).map(|config| config.agents["a"].clone())
+        };
+        let (plain, offered) = (agent("").unwrap(), agent("tenants = [\"acme\", \"*\"]").unwrap());
+        assert_eq!((plain.tenants.len(), offered.tenants.len()), (0, 2));
+        assert_eq!(plain.agent, offered.agent);
+        for bad in ["tenants = \"*\"", "tenants = [\"\"]", "tenants = [1]"] {
+            let failure = agent(bad).unwrap_err();
+            assert!(failure.message.contains("agents.a.tenants"), "{bad}: {}", failure.message);
+        }
+        // Whoever is called like everybody is not.
+        let tenant = |name: &str| Tenant::new(name).unwrap();
+        let near = agent("filesystem = \"extended\"\ntenants = [\"*\"]").unwrap();
+        assert!(!near.is_offered_to(&tenant("*")) && !near.is_offered_to(&tenant("acme")));
+        assert!(offered.is_offered_to(&tenant("other")) && !plain.is_offered_to(&tenant("other")));
+    }
 }

@@ -87,7 +87,7 @@ impl Stop {
 impl Deliveries {
     pub(crate) fn begin(webhooks: &Arc<dyn Webhooks>, waiter: &Waiter, config: &Config) -> Result<Self, Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure::new(error::INTERNAL, format!("cannot deliver webhooks: {e}"));
-        let http = Http::new(config.sandbox.hosts.clone(), None).map_err(|e| failed(&e))?;
+        let http = Http::for_others(config.sandbox.hosts.clone()).map_err(|e| failed(&e))?;
         let (http, stop, server) = (Arc::new(http), Arc::<Stop>::default(), new_id());
         let mut all = Self { stop: Arc::clone(&stop), threads: Vec::new() };
         for n in 0..THREADS {

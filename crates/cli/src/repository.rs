@@ -1,8 +1,10 @@
 //! Commits of repositories as trees: `git`, in a cell that reaches the repository's host and nobody else, brings one into a
 //! private folder, which is frozen and thrown away. Used where a workspace is named by a commit. Signs in nowhere.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +31,7 @@ git -c advice.detachedHead=false checkout -q --force "$2"
 git ls-files -z --cached --ignored --exclude-standard
 "#;
 
+const WEB_PORTS: [u16; 2] = [80, 443];
 const TIMEOUT_MS: u64 = 300_000;
 const DISK_MB: u64 = 4_096;
 const MEMORY_MB: u64 = 1_024;
@@ -37,12 +40,15 @@ const MEMORY_MB: u64 = 1_024;
 const SAID_BYTES_MAX: u64 = 64 << 10;
 const SAID_LINES: usize = 3;
 
+/// How these folders are called, in the folder for temporary files.
+pub(crate) const SCRATCH: &str = "actum-git-";
+
 /// A folder of our own that goes with us.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn make() -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("actum-git-{}", new_id()));
+        let folder = std::env::temp_dir().join(format!("{SCRATCH}{}", new_id()));
         let made = fs::DirBuilder::new().mode(0o700).create(&folder).and_then(|()| folder.canonicalize());
         made.map(Self).map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))
     }
@@ -93,7 +99,7 @@ fn find(url: &str, is_guest: bool) -> Result<Where, Failure> {
     }
     // An address that is named is reached, also one of this machine; a name is looked up, and such addresses are not reached.
     let bare = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    if is_guest && (bare.parse::<std::net::IpAddr>().is_ok() || bare.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
+    if is_guest && (bare.parse::<IpAddr>().is_ok() || bare.bytes().all(|b| b.is_ascii_digit() || b == b'.')) {
         return Err(bad("is an address, not a name"));
     }
     let host = match host.contains(':') {
@@ -101,6 +107,13 @@ fn find(url: &str, is_guest: bool) -> Result<Where, Failure> {
         false => format!("{host}:{}", if url.starts_with("https") { 443 } else { 80 }),
     };
     Host::parse(&host).map(Where::Host).map_err(|e| bad(&e.to_string()))
+}
+
+/// What the user has said of names, as far as it holds for what others name: a name without a port is one of the web, and
+/// opens no other service of that machine.
+fn hosts_for_others(at: &Where, hosts: &BTreeMap<String, IpAddr>) -> BTreeMap<String, IpAddr> {
+    let is_web = matches!(at, Where::Host(host) if host.ports().iter().all(|port| WEB_PORTS.contains(port)));
+    hosts.iter().filter(|(name, _)| is_web || name.contains(':')).map(|(name, at)| (name.clone(), *at)).collect()
 }
 
 /// Runs git; the paths that it tracks although they are ignored, as patterns.
@@ -132,7 +145,10 @@ fn bring(open: &Open, at: &Where, url: &str, commit: &str, tree: &Path, said: &P
         ("GIT_CONFIG_KEY_1", "core.hooksPath"),
         ("GIT_CONFIG_VALUE_1", "/dev/null"),
     ];
-    let config = Config::read(open.project.root())?.sandbox;
+    let mut config = Config::read(open.project.root())?.sandbox;
+    if open.project.is_guest()? {
+        config.hosts = hosts_for_others(at, &config.hosts);
+    }
     let program = ["sh", "-c", SCRIPT, "git", url, commit].map(Into::into).to_vec();
     let wanted = Wanted {
         program,

@@ -70,6 +70,13 @@ impl Seat {
     }
 }
 
+/// How a path is told to a tenant: where the project lies is nobody's business but of those whose it is.
+pub(crate) fn told_to(tenant: &Tenant, root: &Path, path: &Path) -> String {
+    let is_guest = tenant.as_str() != LOCAL_TENANT;
+    let inner = || path.strip_prefix(root).ok().or_else(|| path.file_name().map(Path::new));
+    is_guest.then(inner).flatten().unwrap_or(path).display().to_string()
+}
+
 /// Where a tenant's things lie. A name may be anything; what could lead elsewhere, or looks like another one to a file system,
 /// is not taken for a folder's.
 pub(crate) fn home_of(root: &Path, tenant: &Tenant) -> PathBuf {

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 
 use actum_api::error;
-use actum_contract::blob::Blobs;
+use actum_contract::blob::{BlobError, Blobs};
 use actum_contract::digest::Digest;
 use actum_engine::{Done, note};
 use actum_ledger::draft;
 use actum_ledger::head::{Cause, Head, Move, entry_id, is_name, move_of};
 use actum_ledger::journal::Outcome;
 use actum_ledger::run::{Run, Written};
-use actum_workspace::{Change, Rebased, TreePath, is_whole, rebase};
+use actum_workspace::{Change, Error, Rebased, TreePath, is_whole, rebase};
 use jiff::Timestamp;
 
 use crate::failure::Failure;
@@ -126,6 +126,16 @@ impl Open {
             Named::Plain(_) => Ok((self.known_head(&named.name())?.tree, Vec::new())),
             Named::Snapshot(id) => {
                 is_whole(&*self.project.blobs()?, *id).map_err(|e| {
+                    let is_none = match &e {
+                        Error::Blob(BlobError::Missing(digest)) | Error::Tree { digest, .. } => digest == id,
+                        _ => false,
+                    };
+                    if is_none {
+                        let message = format!("there is no snapshot {}", id.to_hex());
+                        return Failure::new(error::NOT_FOUND, message).hint(
+                            "`actum snapshot list` shows those there are, `actum snapshot freeze` makes one; other machines have it with the same `[blobs]`",
+                        );
+                    }
                     let failure = Failure::from(e);
                     let message = format!("snapshot {} is not stored whole: {}", id.to_hex(), failure.message);
                     Failure { message, ..failure }.hint("`actum snapshot freeze` on a machine with the same `[blobs]`")

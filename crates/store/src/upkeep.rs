@@ -1,5 +1,8 @@
 //! The operator's side of a store: check it, make its projections anew, copy it.
 
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use actum_contract::id::Tenant;
@@ -53,11 +56,18 @@ pub struct Projection {
     pub differing: u64,
 }
 
-pub(crate) fn refuse_existing(file: &Path) -> Result<(), JournalError> {
-    match file.exists() {
-        true => Err(JournalError::Unusable(format!("{} exists already; name another file", file.display()))),
-        false => Ok(()),
-    }
+/// Makes the file that a copy goes to, before anything is in it: nobody else may read what a store holds.
+pub(crate) fn make_private(file: &Path) -> Result<(), JournalError> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    made.map(drop).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => {
+            JournalError::Unusable(format!("{} exists already; name another file", file.display()))
+        }
+        _ => JournalError::Unusable(format!(
+            "cannot write {}: does its folder exist, and may you write there?",
+            file.display()
+        )),
+    })
 }
 
 /// Entries read at a time while the journal is walked.

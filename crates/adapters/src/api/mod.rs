@@ -51,6 +51,7 @@ const ERROR_CHARS_MAX: usize = 500;
 /// Calls services. Blocks whoever calls it; may be called by many at once.
 pub struct Http {
     hosts: BTreeMap<String, IpAddr>,
+    are_hosts_listed: bool,
     roots: Vec<Certificate>,
     clients: Mutex<Vec<(Key, Client)>>,
     tokens: Tokens,
@@ -104,7 +105,7 @@ impl Failed {
 }
 
 impl Http {
-    /// `hosts`: names whose address the user has said himself. `extra_roots`: certificates in PEM that are trusted besides
+    /// `hosts`: names whose address the user has said himself, each alone or with a port. `extra_roots`: certificates in PEM that are trusted besides
     /// those of the platform.
     pub fn new(hosts: BTreeMap<String, IpAddr>, extra_roots: Option<&[u8]>) -> Result<Self, BadHttp> {
         // Whoever was first has chosen the same.
@@ -114,7 +115,13 @@ impl Http {
             return Err(BadHttp::NoRoots);
         }
         let hosts = hosts.into_iter().map(|(name, address)| (name.to_ascii_lowercase(), address)).collect();
-        Ok(Self { hosts, roots: roots.unwrap_or_default(), clients: Mutex::default(), tokens: Tokens::default() })
+        let roots = roots.unwrap_or_default();
+        Ok(Self { hosts, are_hosts_listed: true, roots, clients: Mutex::default(), tokens: Tokens::default() })
+    }
+
+    /// The same for addresses that others name: that the user has said where a host is does not let them reach it.
+    pub fn for_others(hosts: BTreeMap<String, IpAddr>) -> Result<Self, BadHttp> {
+        Ok(Self { are_hosts_listed: false, ..Self::new(hosts, None)? })
     }
 
     /// Asks once.
@@ -176,7 +183,7 @@ impl Http {
             let why = "no address of http or https without a user in it".to_owned();
             return denied(url.host_str().unwrap_or_default(), 0, None, "ssrf_block.invalid_url", why);
         };
-        match judge(network, &self.hosts, &place).await {
+        match judge(network, (&self.hosts, self.are_hosts_listed), &place).await {
             Ok(addresses) => {
                 let decision = Decision {
                     host: place.host.clone(),

@@ -54,10 +54,11 @@ impl Place {
     }
 }
 
-/// The addresses that may be dialled, or why there are none; and the address that is to blame, if one is.
+/// The addresses that may be dialled, or why there are none; and the address that is to blame, if one is. `hosts`: names, with
+/// a port or for all of them, whose address the user has said; `are_listed`: whether that lists these addresses too.
 pub(super) async fn judge(
     network: &Network,
-    hosts: &BTreeMap<String, IpAddr>,
+    (hosts, are_listed): (&BTreeMap<String, IpAddr>, bool),
     place: &Place,
 ) -> Result<Vec<SocketAddr>, (Verdict, Option<IpAddr>)> {
     let allow: Vec<Host> = match network.level {
@@ -81,7 +82,8 @@ pub(super) async fn judge(
         let why = format!("port {HTTPS_PORT} is for encrypted connections only");
         return Err((Verdict::blocked("ssrf_block.no_name", why), literal));
     }
-    let said = hosts.get(&name).copied().filter(|_| literal.is_none());
+    let said = hosts.get(&format!("{name}:{}", place.port)).or_else(|| hosts.get(&name)).copied();
+    let said = said.filter(|_| literal.is_none());
     let found: Vec<IpAddr> = match (literal, said) {
         (Some(address), _) | (None, Some(address)) => vec![address],
         (None, None) => look_up(&name, place.port).await.map_err(|blocked| (blocked, None))?,
@@ -89,8 +91,8 @@ pub(super) async fn judge(
     let mut refused = (Verdict::blocked("ssrf_block.dns_resolution_failed", format!("{name} has no address")), None);
     let mut good = Vec::new();
     for address in found {
-        // What the user has said himself needs not be listed again.
-        match judge_address(&allow, &network.deny, &name, address, place.port, said.is_some()) {
+        // What the user has said himself needs not be listed again, where he is the one who asks.
+        match judge_address(&allow, &network.deny, &name, address, place.port, said.is_some() && are_listed) {
             Verdict::Allowed => good.push(SocketAddr::new(address, place.port)),
             blocked => refused = (blocked, Some(address)),
         }
@@ -142,12 +144,23 @@ mod tests {
     use super::*;
 
     fn judged(level: NetworkLevel, allow: &[&str], deny: &[&str], url: &str) -> Result<IpAddr, &'static str> {
+        judged_for(true, level, allow, deny, url)
+    }
+
+    fn judged_for(
+        are_listed: bool,
+        level: NetworkLevel,
+        allow: &[&str],
+        deny: &[&str],
+        url: &str,
+    ) -> Result<IpAddr, &'static str> {
         let of = |texts: &[&str]| texts.iter().map(|text| Host::parse(text).unwrap()).collect();
         let network = Network { level, allow: of(allow), deny: of(deny) };
-        let hosts = BTreeMap::from([("said.test".to_owned(), "127.0.0.1".parse().unwrap())]);
+        let hosts = [("said.test", "127.0.0.1"), ("said.test:8081", "127.0.0.2"), ("far.test", "8.8.8.8")];
+        let hosts = hosts.map(|(name, address)| (name.to_owned(), address.parse().unwrap())).into();
         let place = Place::of(&Url::parse(url).unwrap()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let found = runtime.block_on(judge(&network, &hosts, &place));
+        let found = runtime.block_on(judge(&network, (&hosts, are_listed), &place));
         found.map(|all| all[0].ip()).map_err(|(verdict, _)| verdict.code())
     }
 
@@ -183,6 +196,17 @@ mod tests {
         );
         let denied = judged(NetworkLevel::Open, &["said.test"], &["127.0.0.1"], "http://said.test/");
         assert_eq!(denied, Err("ssrf_block.host_not_allowed"));
+    }
+
+    #[test]
+    fn what_the_user_has_said_of_names_lists_nothing_for_others() {
+        let open = |allow: &[&str], url: &str| judged_for(false, NetworkLevel::Open, allow, &[], url);
+        assert!(judged(NetworkLevel::Open, &[], &[], "http://said.test:8080/").is_ok());
+        assert_eq!(open(&[], "http://said.test:8080/"), Err("ssrf_block.private_address"));
+        assert_eq!(open(&["127.0.0.1:9"], "http://said.test:8080/"), Err("ssrf_block.private_address"));
+        assert_eq!(open(&["127.0.0.1:8080"], "http://said.test:8080/").unwrap().to_string(), "127.0.0.1");
+        assert_eq!(open(&["127.0.0.2:8081"], "http://said.test:8081/").unwrap().to_string(), "127.0.0.2");
+        assert_eq!(open(&[], "http://far.test/").unwrap().to_string(), "8.8.8.8");
     }
 
     #[test]

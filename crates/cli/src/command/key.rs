@@ -9,6 +9,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
+use crate::seat::told_to;
 use crate::ui::Out;
 
 #[derive(Debug, Subcommand)]
@@ -41,16 +42,13 @@ impl Verb {
             Self::Rotate => (Key::rotate(&project)?, false),
         };
         let (pem, public) = (key.public_pem()?, hex::encode(key.public().as_bytes()));
-        let json = json!({"keyid": key.id(), "algorithm": "ed25519", "public": public, "pem": pem, "path": key.path});
+        let path = told_to(&project.tenant()?, project.root(), &key.path);
+        let json = json!({"keyid": key.id(), "algorithm": "ed25519", "public": public, "pem": pem, "path": path});
         out.result(&json, || {
             if pem_only {
                 return pem.trim_end().to_owned();
             }
-            format!(
-                "keyid      {}\nalgorithm  ed25519\npublic     {public}\nfile       {}",
-                key.id(),
-                key.path.display()
-            )
+            format!("keyid      {}\nalgorithm  ed25519\npublic     {public}\nfile       {path}", key.id())
         });
         Ok(0)
     }

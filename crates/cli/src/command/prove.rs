@@ -24,6 +24,7 @@ use crate::key::Key;
 use crate::project::Project;
 use crate::run::spent::{Since, receipts};
 use crate::run::{Open, Recording, Shop, replay};
+use crate::seat::told_to;
 use crate::ui::Out;
 use crate::workspace;
 
@@ -445,7 +446,9 @@ impl Gate {
         let receipt = match path.exists() {
             false => Governed::Invalid("the run has no receipt".to_owned()),
             true => match check(&path, Some(&row), None, Some(&open)) {
-                Ok(checks) if checks.valid() => Governed::Valid { path: path.display().to_string() },
+                Ok(checks) if checks.valid() => {
+                    Governed::Valid { path: told_to(&open.tenant, open.project.root(), &path) }
+                }
                 Ok(checks) => {
                     let failed = checks.0.iter().filter(|check| check["ok"] == false);
                     let names: Vec<String> = failed

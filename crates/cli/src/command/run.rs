@@ -22,7 +22,7 @@ use super::tool::actor;
 use super::{Ended, signals};
 use crate::approval::{self, Request};
 use crate::args::Global;
-use crate::config::Config;
+use crate::config::{AgentConfig, Config};
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -183,18 +183,26 @@ impl Run {
         document: &Document,
     ) -> Result<Vec<(WorkItem, Agent)>, Failure> {
         let config = Config::read(project.root())?;
+        let (tenant, is_guest) = (project.tenant()?, project.is_guest()?);
+        // What is not offered is not there.
+        let is_there = |config: &&AgentConfig| !is_guest || config.is_offered_to(&tenant);
         let mut found = Vec::new();
         for item in items {
-            let Some(agent) = config.agents.get(&item.agent_id) else {
-                let known = config.agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let Some(AgentConfig { agent, .. }) = config.agents.get(&item.agent_id).filter(is_there) else {
+                let known: Vec<&str> =
+                    config.agents.iter().filter(|(_, of)| is_there(of)).map(|(id, _)| id.as_str()).collect();
                 let message = format!("item {} names the agent {}, which is not defined", item.id, item.agent_id);
-                let failure = Failure::new(error::INPUT, message).hint(if known.is_empty() {
-                    format!(
+                let failure = Failure::new(error::INPUT, message).hint(match (known.join(", "), is_guest) {
+                    (known, true) => format!(
+                        "offered to {} are: {}; the project's owner may offer others: `tenants` of an agent in actum.toml",
+                        clean(tenant.as_str()),
+                        if known.is_empty() { "none" } else { &known }
+                    ),
+                    (known, false) if known.is_empty() => format!(
                         "define it in actum.toml: `[agents.{}]`; `actum init` writes one to begin with",
                         item.agent_id
-                    )
-                } else {
-                    format!("actum.toml defines {known}")
+                    ),
+                    (known, false) => format!("actum.toml defines {known}"),
                 });
                 return Err(match document.place_of_key(&item.agent_id) {
                     Some(place) => failure.at(place),

@@ -167,7 +167,7 @@ fn reachable(open: &Open, url: &str) -> Result<(), Failure> {
 }
 
 fn http(config: &Config) -> Result<Http, Failure> {
-    Http::new(config.sandbox.hosts.clone(), None).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))
+    Http::for_others(config.sandbox.hosts.clone()).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))
 }
 
 fn list(open: &Open, out: &mut Out) -> Ended {

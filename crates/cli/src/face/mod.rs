@@ -55,11 +55,15 @@ pub(crate) fn run(seat: Arc<Seat>, route: &'static Route, given: &Given) -> Answ
         Ok((code, kept)) => told(route, code, kept, given.wants_text).map_err(Refusal::Command),
         Err(refusal) => Err(refusal),
     };
-    let answer = told.unwrap_or_else(|refusal| refusal.answer());
-    Answer { body: hidden(drawer.hide(answer.body), others_root.as_deref()), ..answer }
+    let answer = told.unwrap_or_else(|refusal| {
+        let answer = refusal.answer();
+        Answer { body: hidden(answer.body, others_root.as_deref()), ..answer }
+    });
+    Answer { body: drawer.hide(answer.body), ..answer }
 }
 
-/// Where the project lies is nobody's business but of those whose it is.
+/// Where the project lies is nobody's business but of those whose it is. Only for what we say ourselves: in what somebody has
+/// brought nothing is changed.
 fn hidden(body: Vec<u8>, root: Option<&Path>) -> Vec<u8> {
     let Some(root) = root.and_then(Path::to_str).filter(|root| root.len() > 1) else { return body };
     match std::str::from_utf8(&body) {

@@ -25,7 +25,7 @@ prompt_template: "How does this feel? {{ text }}"
 program_template: direct.v1
 "#;
 const ID: &str = "demo/Sentiment.v1";
-const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\n";
+const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\ntenants = [\"acme\"]\n";
 const WORK: &str = "items:\n  - {id: one, agent_id: a, description: Do it.}\n";
 
 /// A project whose store is open.
@@ -146,6 +146,56 @@ fn a_run_is_submitted_listed_shown_and_cancelled() {
     assert_eq!(made["runs"][0]["item_id"], "two");
 }
 
+/// Whoever brings the files brings what an agent runs. So the project says who may, and the machine is nobody else's to give.
+#[test]
+fn agents_are_run_by_those_they_are_offered_to() {
+    let world = World::new();
+    let mut agents = String::new();
+    for (id, fields) in [
+        ("own", ""),
+        ("all", "tenants = [\"*\"]"),
+        ("hers", "tenants = [\"other\"]"),
+        ("secret", "tenants = [\"*\"]\nenvironment = { KEY = \"env:HOME\" }"),
+        ("secret-named", "tenants = [\"*\", \"acme\"]\nenvironment = { KEY = \"file:/etc/passwd\" }"),
+        ("near", "tenants = [\"*\"]\nfilesystem = \"extended\""),
+        ("near-named", "tenants = [\"acme\"]\nfilesystem = \"extended\""),
+        ("host", "tenants = [\"*\"]\nfilesystem = \"elevated\""),
+        ("host-named", "tenants = [\"acme\"]\nfilesystem = \"elevated\""),
+        ("net-named", "tenants = [\"acme\"]\nnetwork = \"open\""),
+    ] {
+        agents.push_str(&format!("[agents.{id}]\ntype = \"command\"\ncommand = [\"sh\", \"./build.sh\"]\n{fields}\n"));
+    }
+    world.folder.file("actum.toml", agents);
+    let tree = |tenant: &str| good(world.ask(tenant, "POST /v1/snapshots", ""), 201)["id"].as_str().unwrap().to_owned();
+    let [acme, local] = ["acme", "local"].map(tree);
+    let ask = |tenant: &str, tree: &str, agent: &str| {
+        let item = json!({"id": "one", "agent_id": agent, "description": "x"});
+        let work = json!({"workspace": format!("snapshot:{tree}"), "items": [item]});
+        world.ask(tenant, "POST /v1/runs", work.to_string())
+    };
+    for agent in ["all", "secret-named", "near-named"] {
+        good(ask("acme", &acme, agent), 202);
+    }
+    // What is not offered is not told from what is not there.
+    let hint = "offered to acme are: all, host-named, near-named, net-named, secret-named;";
+    let unknown = bad(ask("acme", &acme, "nobody"), 422, "INPUT_INVALID");
+    assert!(unknown.contains(hint) && unknown.contains("`tenants` of an agent"), "{unknown}");
+    for agent in ["own", "hers", "secret", "near", "host"] {
+        let told = bad(ask("acme", &acme, agent), 422, "INPUT_INVALID");
+        assert_eq!(told, unknown.replace("nobody", agent));
+    }
+    for agent in ["host-named", "net-named"] {
+        let told = bad(ask("acme", &acme, agent), 403, "FORBIDDEN");
+        assert!(told.contains("the project's owner"), "{told}");
+    }
+    assert_eq!(good(world.ask("acme", "GET /v1/approvals", ""), 200)["approvals"], json!([]), "nothing to agree to");
+    // Those whose project it is have all of them, and decide for themselves.
+    for agent in ["own", "hers", "secret", "near"] {
+        good(ask("local", &local, agent), 202);
+    }
+    bad(ask("local", &local, "host"), 428, "APPROVAL_NEEDED");
+}
+
 #[test]
 fn entries_are_appended_for_the_callers_tenant_only() {
     let world = World::new();
@@ -187,6 +237,14 @@ fn tenants_see_nothing_of_each_other() {
     let work = format!("workspace: snapshot:{}\n{WORK}", frozen["id"].as_str().unwrap());
     let made = good(world.ask("acme", "POST /v1/runs", &*work), 202);
     let run = made["runs"][0]["run_id"].as_str().unwrap();
+    let none = "0".repeat(64);
+    let told = bad(world.ask("acme", "POST /v1/runs", format!("workspace: snapshot:{none}\n{WORK}")), 404, "NOT_FOUND");
+    assert!(told.contains("there is no snapshot"), "{told}");
+    let wanted = |id: &str| json!({"name": "z", "snapshot": id}).to_string();
+    bad(world.ask("acme", "POST /v1/workspaces", wanted(&none)), 404, "NOT_FOUND");
+    // A content that is there and is no tree is none either.
+    let file = actum_contract::digest::Digest::blake3(b"hello\n").to_hex();
+    bad(world.ask("acme", "POST /v1/workspaces", wanted(&file)), 404, "NOT_FOUND");
     good(world.ask("acme", "POST /v1/authorizations", r#"{"max_total": 500, "reason": "r"}"#), 201);
     let empty = [
         ("GET /v1/runs", "runs"),

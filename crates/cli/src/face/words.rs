@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::Given;
 use super::shape::{ACTOR, Form, Kind, Shape};
 use crate::failure::Failure;
+use crate::repository::SCRATCH;
 use crate::workspace::new_id;
 
 /// Flaws of one request that are told.
@@ -32,7 +33,7 @@ pub(super) struct Drawer(Option<PathBuf>);
 
 /// How the folders of requests are called, in the folder for temporary files.
 const DRAWER: &str = "actum-request-";
-/// No request takes so long: what is older was left by a process that was killed.
+/// No request takes so long, nor does git: what is older was left by a process that was killed.
 const DRAWER_AGE_MAX: Duration = Duration::from_secs(2 * 3_600);
 
 /// Takes away what requests have left that were cut off. Folders of others are theirs.
@@ -40,7 +41,8 @@ pub(crate) fn sweep() {
     use std::os::unix::fs::MetadataExt as _;
     let own = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let is_drawer = entry.file_name().to_str().is_some_and(|name| name.starts_with(DRAWER));
+        let is_drawer = |name: &str| [DRAWER, SCRATCH].iter().any(|own| name.starts_with(own));
+        let is_drawer = entry.file_name().to_str().is_some_and(is_drawer);
         let Some(found) = entry.metadata().ok().filter(|found| is_drawer && found.is_dir() && found.uid() == own)
         else {
             continue;
@@ -276,6 +278,25 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn only_what_nobody_can_be_at_any_more_is_swept() {
+        let folder = |kind: &str, age: Duration| {
+            let folder = std::env::temp_dir().join(format!("{kind}{}", new_id()));
+            std::fs::create_dir_all(folder.join("below")).unwrap();
+            let opened = std::fs::File::open(&folder).unwrap();
+            opened.set_modified(std::time::SystemTime::now() - age).unwrap();
+            folder
+        };
+        let old = DRAWER_AGE_MAX + Duration::from_secs(60);
+        let [request, git, others] = [DRAWER, SCRATCH, "actum-others-"].map(|kind| folder(kind, old));
+        let young = folder(SCRATCH, DRAWER_AGE_MAX / 2);
+        sweep();
+        assert!(!request.exists() && !git.exists());
+        for kept in [others, young] {
+            std::fs::remove_dir_all(kept).unwrap();
+        }
+    }
 
     #[test]
     fn a_drawer_is_private_and_gone_with_its_request() {

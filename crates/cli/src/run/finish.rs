@@ -23,6 +23,7 @@ use super::hands::{Done, RunHands};
 use super::recording::Recording;
 use super::spent::{Receipts, Since, receipts};
 use crate::failure::Failure;
+use crate::seat::told_to;
 use crate::workspace::new_id;
 
 /// Where a run leaves what it leaves.
@@ -372,10 +373,11 @@ impl RunHands {
         let tested = state.tested.as_ref();
         let script = self.folder.path("replay.sh");
         let is_denied = verdict.status == Status::Denied;
+        let told = |path: &Path| told_to(&self.shop.tenant, &self.shop.root, path);
         RunResult {
             status: verdict.status,
             receipt_id: receipt_id.to_owned(),
-            receipt_path: self.folder.path("RECEIPT.json").display().to_string(),
+            receipt_path: told(&self.folder.path("RECEIPT.json")),
             modified_files: paths(&|verb| !matches!(verb, Verb::Add | Verb::Delete)),
             created_files: paths(&|verb| verb == Verb::Add),
             deleted_files: paths(&|verb| verb == Verb::Delete),
@@ -391,7 +393,7 @@ impl RunHands {
             },
             spend: None,
             test_output: tested.map(|tested| tested.output.clone()),
-            proof_script: is_success.then(|| script.display().to_string()),
+            proof_script: is_success.then(|| told(&script)),
             error: verdict.message.clone().filter(|_| !is_denied && !is_success),
             denial_reason: verdict.message.clone().filter(|_| is_denied),
         }

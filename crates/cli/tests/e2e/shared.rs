@@ -36,6 +36,13 @@ pub(crate) fn repository(actum: &Program) -> String {
     format!("git+file://{}#{}", folder.display(), git(&folder, &["rev-parse", "HEAD"]))
 }
 
+/// Lets every tenant run the agents of a project.
+fn offered(actum: Program) -> Program {
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", text.replace("phases =", "tenants = [\"*\"]\nphases ="));
+    actum
+}
+
 pub(crate) fn submit(actum: &Program, workspace: &str, items: Vec<Value>, flags: &[&str]) -> (i32, Vec<Value>) {
     let work = json!({"workspace": workspace, "items": items}).to_string();
     let arguments: Vec<&str> = ["run", "--json", "-"].into_iter().chain(flags.iter().copied()).collect();
@@ -181,7 +188,7 @@ fn what_names_no_workspace_is_refused_by_name() {
     let snapshot = format!("snapshot:{}", "0".repeat(64));
     for (name, code, part) in [
         ("snapshot:12", "INPUT_INVALID", "64 hex digits"),
-        (&snapshot, "CONTENT_DAMAGED", "is not stored whole"),
+        (&snapshot, "NOT_FOUND", "there is no snapshot"),
         ("git+file:///nowhere#main", "INPUT_INVALID", "names no commit"),
         (&other, "NOT_FOUND", "cannot be had"),
         (&format!("git+ssh://x/y#{}", "0".repeat(40)), "INPUT_INVALID", "scheme"),
@@ -290,9 +297,14 @@ fn a_submission_under_one_key_is_made_once_by_many_servers() {
 /// Whoever is no owner of the project works on what belongs to no machine, and on nothing else.
 #[test]
 fn other_tenants_run_on_shared_workspaces_only() {
-    let actum = project(&[("a", AGENT)]);
+    let actum = offered(project(&[("a", AGENT)]));
     actum.file("secret.txt", "of the project\n");
     let workspace = repository(&actum);
+    // On the project's own folder its rules do act.
+    actum.file(".gitignore", "");
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    let deploy = "[agents.deploy]\ntype = \"command\"\ncommand = [\"sh\", \"./build.sh\"]\n";
+    actum.file("actum.toml", format!("{text}{deploy}environment = {{ DEPLOY_KEY = \"env:HOME\" }}\n"));
     let server = super::serve::Server::start(&actum, &["--workers", "2"]);
     let guest = super::serve::token(&actum, "operator", &["--tenant", "acme"]);
     let other = super::serve::token(&actum, "operator", &["--tenant", "other"]);
@@ -305,6 +317,10 @@ fn other_tenants_run_on_shared_workspaces_only() {
     let tree = asked(&actum, &["snapshot", "freeze", "repository", "--json"])["id"].as_str().unwrap().to_owned();
     let of_others = json!({"workspace": format!("snapshot:{tree}"), "items": [item("x", "a")]});
     assert_ne!(server.post(&guest, "/v1/runs", of_others).status, 202, "contents of one tenant are not another's");
+    // Nor does what he brings see what the project's agents know.
+    let by_secrets = json!({"workspace": "shared:his", "items": [item("x", "deploy")]});
+    let refused = server.post(&guest, "/v1/runs", by_secrets).is(422);
+    assert!(refused["error"]["hint"].as_str().unwrap().contains("`tenants` of an agent"), "{refused}");
     for (method, path) in [("GET", "/v1/snapshots"), ("POST", "/v1/executions"), ("GET", "/v1/tools")] {
         assert_eq!(server.ask(&guest, method, path, "").status, 403, "{path}");
     }
@@ -359,17 +375,19 @@ fn web_of(folder: &Path) -> std::net::SocketAddr {
 /// Over HTTP from a host that is allowed by its name; the run is done here, in the name of the tenant, and seen by it alone.
 #[test]
 fn other_tenants_name_repositories_that_are_elsewhere() {
-    let actum = project(&[("a", AGENT)]);
+    let actum = offered(project(&[("a", AGENT)]));
     let commit = repository(&actum).rsplit_once('#').unwrap().1.to_owned();
     git(&actum.path("repository"), &["update-server-info"]);
     let at = web_of(&actum.path("repository/.git"));
     let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
-    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {{ \"code.test\" = \"127.0.0.1\" }}\n"));
+    let name = format!("code.test:{}", at.port());
+    let hosts = format!("{{ \"{name}\" = \"127.0.0.1\", \"near.test\" = \"127.0.0.1\" }}");
+    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {hosts}\n"));
     let server = super::serve::Server::start(&actum, &["--workers", "2"]);
     let guest = super::serve::token(&actum, "operator", &["--tenant", "acme"]);
-    let workspace = format!("git+http://code.test:{}#{commit}", at.port());
-    // An address that is nobody's but this machine's is not reached, whatever it serves.
-    for host in ["127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "169.254.169.254"] {
+    let workspace = format!("git+http://{name}#{commit}");
+    // An address that is nobody's but this machine's is not reached, whatever it serves; nor is one of a name at any port.
+    for host in ["near.test", "127.0.0.1", "localhost", "[::1]", "127.1", "2130706433", "169.254.169.254"] {
         let near = format!("git+http://{host}:{}#{commit}", at.port());
         let refused = server.post(&guest, "/v1/runs", json!({"workspace": near, "items": [item("x", "a")]}));
         assert!([404, 422].contains(&refused.status), "{host}: {refused:?}");
@@ -382,6 +400,24 @@ fn other_tenants_name_repositories_that_are_elsewhere() {
     let diff = server.get(&guest, &format!("/v1/runs/{run}/diff")).is(200);
     assert!(diff["patch"].as_str().unwrap().contains("+++ b/made-x"), "{diff}");
     assert_eq!(server.get(&guest, &format!("/v1/runs/{run}/receipt")).status, 200);
+    // Where the project lies is not told, and what he has written himself is not touched.
+    let root = actum.path(".").canonicalize().unwrap().display().to_string();
+    for path in ["", "/diff", "/logs", "/receipt", "/contract", "/decision", "/events"] {
+        let shown = server.ask_with(
+            "GET",
+            &format!("/v1/runs/{run}{path}"),
+            &[("authorization", &format!("Bearer {guest}")), ("accept", "application/json")],
+            "",
+        );
+        assert!(!shown.body.contains(&root), "{path}: {shown:?}");
+    }
+    let verified = format!("/v1/receipts/{run}/verification");
+    for path in ["/v1/runs", "/v1/workspaces", "/v1/key", &verified] {
+        assert!(!server.get(&guest, path).body.contains(&root), "{path}");
+    }
+    let note = json!({"tenantId": "acme", "module": "m", "source": "s", "type": "note_kept", "id": "n", "payload": {"at": format!("{root}/x")}});
+    server.post(&guest, "/v1/ledger/entries", note).is(201);
+    assert_eq!(server.get(&guest, "/v1/ledger/entries/n").is(200)["payload"]["at"], format!("{root}/x"));
     let heads = server.get(&guest, "/v1/workspaces").is(200);
     assert_eq!((&heads["workspaces"][0]["name"], &heads["workspaces"][0]["n"]), (&json!(workspace), &json!(2)));
     server.post(&guest, &format!("/v1/runs/{run}/undo"), json!({})).is(200);

@@ -293,7 +293,15 @@ fn of_several_servers_one_tells_at_a_time() {
 fn not_every_address_may_be_told_and_not_everybody_says_whom() {
     let receiver = Receiver::new(&[]);
     let actum = receiver.project();
+    // Where a name leads is the user's to say; that it may be told is another matter.
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {{ \"near.test\" = \"127.0.0.1\" }}\n"));
+    let named = format!("http://near.test:{}/", receiver.at.port());
+    let made = asked(&actum, &["webhook", "add", &named, "--json"]);
+    actum.run(&["webhook", "remove", made["id"].as_str().unwrap()]).ok();
     for (url, code) in [
+        ("http://near.test:1/", 3),
+        ("http://near.test/", 3),
         ("http://127.0.0.1:1/", 3),
         ("http://localhost:1/", 3),
         ("http://169.254.169.254/latest/meta-data", 3),

@@ -35,7 +35,7 @@ const DECISIONS_MAX: usize = 10_000;
 pub struct Rules {
     pub allow: Vec<Host>,
     pub deny: Vec<Host>,
-    /// Names whose address the user has said himself.
+    /// Names whose address the user has said himself, each alone or with a port.
     pub hosts: BTreeMap<String, IpAddr>,
     /// Both ways together.
     pub bytes_max: u64,

@@ -381,7 +381,8 @@ fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Ver
 /// The address to dial: the one that was looked at. One that is not public has to be listed as such, or said by the user.
 async fn resolve(shared: &Shared, wish: &Wish) -> Result<IpAddr, Verdict> {
     let host = wish.host.trim_end_matches('.').to_ascii_lowercase();
-    if let Some(address) = shared.rules.hosts.get(&host) {
+    let hosts = &shared.rules.hosts;
+    if let Some(address) = hosts.get(&format!("{host}:{}", wish.port)).or_else(|| hosts.get(&host)) {
         return Ok(*address);
     }
     if let Ok(address) = host.parse::<IpAddr>() {

@@ -21,7 +21,7 @@ use crate::retention::{Forget, Forgotten, Queue};
 use crate::spend::AUTHORIZATION;
 use crate::sqlite::Copy;
 use crate::upkeep::{
-    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, refuse_existing, walk_of,
+    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, make_private, walk_of,
 };
 use crate::{crash, tree};
 
@@ -78,7 +78,7 @@ impl Upkeep for Postgres {
     fn backup<'a>(&'a self, to: &'a Path) -> Work<'a, ()> {
         Box::pin(async move {
             let client = open::connect(&self.config).await?;
-            refuse_existing(to)?;
+            make_private(to)?;
             let copy = Copy::create(to, &self.id)?;
             // One snapshot of the database: a copy of one moment, whatever is appended meanwhile.
             client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(failed)?;

@@ -5,12 +5,12 @@ use std::path::Path;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Log, replay};
 use actum_ledger::journal::{JournalError, Range, Work};
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::{Sqlite, failed, read, retention, rows, spend_read};
 use crate::crash;
 use crate::retention::{Forget, Forgotten, Queue};
-use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, refuse_existing, walk_of};
+use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, make_private, walk_of};
 
 impl Upkeep for Sqlite {
     fn queue(&self, now_ms: i64) -> Work<'_, Queue> {
@@ -52,15 +52,15 @@ impl Upkeep for Sqlite {
 
     fn backup<'a>(&'a self, to: &'a Path) -> Work<'a, ()> {
         Box::pin(async move {
-            refuse_existing(to)?;
             let name = to.to_str().ok_or_else(|| JournalError::Unusable("the file's name is not UTF-8".into()))?;
+            let connection = self.connect()?;
+            make_private(to)?;
             // One read transaction: a copy of one moment, whatever is appended meanwhile.
-            let copied = self.connect()?.execute("VACUUM INTO ?1", params![name]);
-            copied.map(|_| ()).map_err(|e| match e.sqlite_error_code() {
-                Some(ErrorCode::CannotOpen) => JournalError::Unusable(format!(
-                    "cannot write {name}: does its folder exist, and may you write there?"
-                )),
-                _ => failed(e),
+            let copied = connection.execute("VACUUM INTO ?1", params![name]);
+            copied.map(|_| ()).map_err(|e| {
+                // What is not whole is in the way of the next attempt.
+                let _ = std::fs::remove_file(to);
+                failed(e)
             })
         })
     }

@@ -1,5 +1,6 @@
 //! One suite, every store: memory as the reference, SQLite, PostgreSQL.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use actum_ledger::registry::Kind;
@@ -36,7 +37,11 @@ async fn upkeep(store: Arc<dyn Store>) {
     let folder = Folder::new();
     let copy = folder.join("copy.db");
     store.backup(&copy).await.unwrap();
+    // It holds what the store holds, secrets of webhooks among it.
+    assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(store.backup(&copy).await.unwrap_err().to_string().contains("exists already"));
+    let nowhere = store.backup(&folder.join("no/such/copy.db")).await.unwrap_err();
+    assert!(nowhere.to_string().contains("does its folder exist"), "{nowhere}");
     let copied = self::store(&Location::Sqlite(copy)).await;
     assert_eq!(copied.store_id(), store.store_id());
     assert_eq!(copied.tenants().await.unwrap(), store.tenants().await.unwrap());

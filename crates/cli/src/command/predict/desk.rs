@@ -26,6 +26,7 @@ use crate::model::predict::{Whom, predict, refuse, shown};
 use crate::model::rollout::{self, Standing};
 use crate::model::{Authorized, Counter, Recorded, Till, artifact, catalogue, evidence};
 use crate::run::shop::Open;
+use crate::seat::told_to;
 use crate::ui::Out;
 use crate::workspace::new_id;
 
@@ -310,5 +311,5 @@ fn sealed(open: &Open, receipt: &Value) -> Result<String, Failure> {
     let path = folder.join(format!("{name}.json"));
     let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, format!("{envelope}\n")));
     written.map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))?;
-    Ok(path.display().to_string())
+    Ok(told_to(&open.tenant, open.project.root(), &path))
 }
