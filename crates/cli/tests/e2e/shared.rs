@@ -300,8 +300,6 @@ fn other_tenants_run_on_shared_workspaces_only() {
     let actum = offered(project(&[("a", AGENT)]));
     actum.file("secret.txt", "of the project\n");
     let workspace = repository(&actum);
-    // On the project's own folder its rules do act.
-    actum.file(".gitignore", "");
     let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
     let deploy = "[agents.deploy]\ntype = \"command\"\ncommand = [\"sh\", \"./build.sh\"]\n";
     actum.file("actum.toml", format!("{text}{deploy}environment = {{ DEPLOY_KEY = \"env:HOME\" }}\n"));
@@ -340,8 +338,19 @@ fn other_tenants_run_on_shared_workspaces_only() {
         let answer = server.post(&other, &format!("/v1/runs/{run}/{path}"), json!({}));
         assert_eq!(answer.status, 404, "{path}: {answer:?}");
     }
-    until("it is over", || server.get(&owner, &format!("/v1/runs/{run}")).is(200)["state"] == "succeeded");
+    let is_done =
+        |token: &str, run: &str| server.get(token, &format!("/v1/runs/{run}")).is(200)["state"] == "succeeded";
+    until("it is over", || is_done(&owner, run));
     assert!(actum.path("made-own").exists());
+    // Whoever sits at the machine gives him something to work on, and takes out what became of it.
+    actum.file("seed/a.txt", "a\n");
+    actum.run(&["workspace", "add", "site", "seed", "--tenant", "acme"]).ok();
+    let made = server.post(&guest, "/v1/runs", json!({"workspace": "shared:site", "items": [item("x", "a")]})).is(202);
+    let run = made["runs"][0]["run_id"].as_str().unwrap();
+    until("the guest's is over", || is_done(&guest, run));
+    actum.run(&["workspace", "checkout", "site", "out", "--tenant", "acme"]).ok();
+    assert!(actum.path("out/a.txt").exists() && actum.path("out/made-x").exists());
+    assert_eq!(actum.run(&["workspace", "show", "site"]).code, 7, "it is none of the owner's");
 }
 
 /// Serves the files of a folder, as any web server would, until the test is over. Where it listens.
