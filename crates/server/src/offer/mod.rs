@@ -59,7 +59,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(looks: Arc<turn::Turns>, works: Arc<turn::Turns>, is_ending: flag::Receiver<bool>) -> Self {
-        Self { looks, works, waits: Shares::new(watch::WAITS_MAX), under_way: Arc::default(), is_ending }
+        let waits = Shares::with(watch::WAITS_MAX, watch::TENANT_WAITS_MAX, watch::TOKEN_WAITS_MAX);
+        Self { looks, works, waits, under_way: Arc::default(), is_ending }
     }
 }
 

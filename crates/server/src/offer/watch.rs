@@ -19,8 +19,10 @@ use crate::fields::bad;
 /// How long a wait is, unless the caller says otherwise. Shorter than the patience of clients for an answer.
 pub(crate) const WAIT_SECONDS: u64 = 20;
 pub(crate) const WAIT_SECONDS_MAX: u64 = 600;
-/// Waits at once, of all callers together; half of them may be those of one tenant, a quarter those of one token.
+/// Waits at once: of all callers together, of one tenant, and of one token.
 pub(crate) const WAITS_MAX: usize = 256;
+pub(crate) const TENANT_WAITS_MAX: usize = 192;
+pub(crate) const TOKEN_WAITS_MAX: usize = 64;
 /// What somebody who waits has said to ask for it. It is held for as long as he waits, so it has to be little.
 const ASKED_BYTES_MAX: usize = 16 << 10;
 /// Between two looks: from the first to the last.
