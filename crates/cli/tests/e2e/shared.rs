@@ -402,17 +402,17 @@ fn a_repository_that_never_answers_holds_up_who_named_it() {
     let server = super::serve::Server::start(&actum, &["--workers", "0"]);
     let token = |tenant: &str| super::serve::token(&actum, "operator", &["--tenant", tenant]);
     let (guest, other) = (token("acme"), token("other"));
-    let work = |at: std::net::SocketAddr| json!({"workspace": format!("git+http://code.test:{}#{commit}", at.port()), "items": [item("x", "a")]});
-    let never = work(silent.local_addr().unwrap());
+    let begins = |at: std::net::SocketAddr| json!({"name": "site", "git": format!("http://code.test:{}", at.port()), "commit": commit});
+    let never = begins(silent.local_addr().unwrap());
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| server.post(&guest, "/v1/runs", never.clone()));
+        let first = scope.spawn(|| server.post(&guest, "/v1/workspaces", never.clone()));
         let held = silent.accept().unwrap();
-        let refused = server.post(&guest, "/v1/runs", work(at));
+        let refused = server.post(&guest, "/v1/workspaces", begins(at));
         assert!(refused.head.to_lowercase().contains("retry-after: 5"), "{refused:?}");
         assert_eq!(refused.is(429)["error"]["code"], "TOO_MANY_REQUESTS");
-        server.post(&other, "/v1/runs", work(at)).is(202);
+        server.post(&other, "/v1/workspaces", begins(at)).is(201);
         drop((held, silent));
         first.join().unwrap().is(404);
     });
-    server.post(&guest, "/v1/runs", work(at)).is(202);
+    server.post(&guest, "/v1/workspaces", begins(at)).is(201);
 }
