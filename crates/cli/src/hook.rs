@@ -2,7 +2,8 @@
 //! place only after the answer. Of several servers on one store each webhook is held by one at a time. It decides nothing about what
 //! happened; a delivery whose answer is lost is made again, under the same id.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use actum_adapters::webhook::{Delivered, Delivery, host_of};
 use actum_api::error;
 use actum_contract::crash;
 use actum_contract::execution::{Network, NetworkLevel};
+use actum_contract::id::Tenant;
 use actum_engine::Waiter;
 use actum_ledger::draft;
 use actum_ledger::journal::{JournalError, Range};
@@ -24,7 +26,9 @@ use crate::failure::Failure;
 use crate::workspace::new_id;
 
 /// Deliveries of one server at once.
-const THREADS: usize = 4;
+const THREADS: usize = 8;
+/// Of these, of one tenant: whoever answers slowly keeps others from nothing.
+const OF_TENANT_MAX: usize = THREADS / 2;
 /// How often it is looked whether there is something to tell.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long an answer may take.
@@ -89,6 +93,7 @@ impl Deliveries {
         let failed = |e: &dyn std::fmt::Display| Failure::new(error::INTERNAL, format!("cannot deliver webhooks: {e}"));
         let http = Http::for_others(config.sandbox.hosts.clone()).map_err(|e| failed(&e))?;
         let (http, stop, server) = (Arc::new(http), Arc::<Stop>::default(), new_id());
+        let under_way = Arc::<UnderWay>::default();
         let mut all = Self { stop: Arc::clone(&stop), threads: Vec::new() };
         for n in 0..THREADS {
             let courier = Courier {
@@ -98,6 +103,7 @@ impl Deliveries {
                 network: network(config),
                 owner: format!("{server}.{n}"),
                 stop: Arc::clone(&stop),
+                under_way: Arc::clone(&under_way),
             };
             let thread = Builder::new().name("actum-webhook".into()).spawn(move || courier.work());
             all.threads.push(thread.map_err(|e| failed(&e))?);
@@ -116,6 +122,47 @@ impl Drop for Deliveries {
     }
 }
 
+/// Whose webhooks this server delivers at this moment, and how many of each.
+#[derive(Default)]
+struct UnderWay(Mutex<BTreeMap<Tenant, usize>>);
+
+impl UnderWay {
+    fn tenants(&self) -> MutexGuard<'_, BTreeMap<Tenant, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one of whoever has not his share yet. One taker at a time: who is not counted yet must not be taken twice.
+    fn take<E>(
+        &self,
+        take: impl FnOnce(Vec<Tenant>) -> Result<Option<Webhook>, E>,
+    ) -> Result<Option<(Webhook, Delivering<'_>)>, E> {
+        let mut tenants = self.tenants();
+        let full = tenants.iter().filter(|(_, number)| **number >= OF_TENANT_MAX);
+        let Some(webhook) = take(full.map(|(tenant, _)| tenant.clone()).collect())? else { return Ok(None) };
+        let tenant = webhook.tenant.clone();
+        *tenants.entry(tenant.clone()).or_default() += 1;
+        Ok(Some((webhook, Delivering { under_way: self, tenant })))
+    }
+}
+
+/// Counted until it is over.
+struct Delivering<'a> {
+    under_way: &'a UnderWay,
+    tenant: Tenant,
+}
+
+impl Drop for Delivering<'_> {
+    fn drop(&mut self) {
+        let mut tenants = self.under_way.tenants();
+        if let Some(number) = tenants.get_mut(&self.tenant) {
+            *number -= 1;
+            if *number == 0 {
+                tenants.remove(&self.tenant);
+            }
+        }
+    }
+}
+
 /// Delivers, one webhook after the other.
 struct Courier {
     webhooks: Arc<dyn Webhooks>,
@@ -124,6 +171,7 @@ struct Courier {
     network: Network,
     owner: String,
     stop: Arc<Stop>,
+    under_way: Arc<UnderWay>,
 }
 
 /// What to do about a webhook next.
@@ -136,9 +184,10 @@ enum Next {
 impl Courier {
     fn work(&self) {
         while !self.stop.is_told() {
-            match self.waiter.wait(self.webhooks.take_webhook(self.owner.clone(), LEASE_MS)) {
+            let take = |full| self.waiter.wait(self.webhooks.take_webhook(self.owner.clone(), LEASE_MS, full));
+            match self.under_way.take(take) {
                 // Whatever cannot be written down is done again by whoever takes it next.
-                Ok(Some(webhook)) => self.serve(webhook).unwrap_or_default(),
+                Ok(Some((webhook, _delivering))) => self.serve(webhook).unwrap_or_default(),
                 Ok(None) | Err(_) => self.stop.wait(LOOK_EVERY),
             }
         }
@@ -271,6 +320,42 @@ mod tests {
         }
         assert_eq!((wait_ms(1, 255), wait_ms(u64::MAX, 255)), (1_250, WAIT_MS_MAX * 5 / 4));
         assert!(wait_ms(1, 128) > 1_000 && wait_ms(0, 0) == 1_000);
+    }
+
+    #[test]
+    fn a_tenant_has_half_of_the_threads() {
+        let under_way = UnderWay::default();
+        let webhook = |tenant: &str| Webhook {
+            tenant: Tenant::new(tenant).unwrap(),
+            id: String::new(),
+            name: String::new(),
+            url: String::new(),
+            types: Vec::new(),
+            secret: String::new(),
+            created_ms: 0,
+            cursor: 0,
+            failures: 0,
+            failing_since_ms: None,
+            next_try_ms: 0,
+            last_error: None,
+            disabled: None,
+            changes: 0,
+        };
+        let take = |tenant: &str| {
+            let found = |full: Vec<Tenant>| {
+                let full: Vec<&str> = full.iter().map(Tenant::as_str).collect();
+                Ok::<_, ()>((!full.contains(&tenant)).then(|| webhook(tenant)))
+            };
+            under_way.take(found).unwrap().map(|(_, delivering)| delivering)
+        };
+        let mut held: Vec<_> = (0..OF_TENANT_MAX).map(|_| take("a").unwrap()).collect();
+        assert!(take("a").is_none());
+        assert!(take("b").is_some());
+        held.pop();
+        held.extend(take("a"));
+        assert_eq!(held.len(), OF_TENANT_MAX);
+        drop(held);
+        assert!(under_way.tenants().is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use actum_api::error;
 use actum_contract::digest::Digest;
@@ -20,7 +21,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::run::Open;
 use crate::ui::clean;
-use crate::workspace::{new_id, now_ms};
+use crate::workspace::{LOCAL_TENANT, new_id, now_ms};
 
 /// Brings one commit, and names what it tracks although its own rules ignore it. Servers that do not hand out a commit by
 /// its id are asked for everything.
@@ -35,6 +36,13 @@ const WEB_PORTS: [u16; 2] = [80, 443];
 const TIMEOUT_MS: u64 = 300_000;
 const DISK_MB: u64 = 4_096;
 const MEMORY_MB: u64 = 1_024;
+
+/// What is fetched at once for those who ask a server: for all of them, for the project's own tenant, and for each other one. A
+/// repository that does not answer keeps a thread until its time is over.
+const FETCHES_MAX: usize = 4;
+const OWN_FETCHES_MAX: usize = 3;
+const GUEST_FETCHES_MAX: usize = 1;
+static FETCHES: Fetches = Fetches(Mutex::new(BTreeMap::new()));
 
 /// Of what git says.
 const SAID_BYTES_MAX: u64 = 64 << 10;
@@ -60,6 +68,42 @@ impl Drop for Scratch {
     }
 }
 
+/// Who fetches how much at this moment.
+struct Fetches(Mutex<BTreeMap<String, usize>>);
+
+impl Fetches {
+    /// For one more of this tenant. Nobody waits: whoever waited would keep a thread, too.
+    fn begin(&self, tenant: &str) -> Result<Fetching<'_>, Failure> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.get(tenant).copied().unwrap_or_default();
+        let own_max = if tenant == LOCAL_TENANT { OWN_FETCHES_MAX } else { GUEST_FETCHES_MAX };
+        if own >= own_max || all.values().sum::<usize>() >= FETCHES_MAX {
+            let message = "as many repositories are being fetched already as may be at once";
+            return Err(Failure::new(error::TOO_MANY_REQUESTS, message).hint("ask again when the others are there"));
+        }
+        all.insert(tenant.to_owned(), own + 1);
+        Ok(Fetching { all: self, tenant: tenant.to_owned() })
+    }
+}
+
+/// One fetch, until it is over.
+struct Fetching<'a> {
+    all: &'a Fetches,
+    tenant: String,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = all.get_mut(&self.tenant) {
+            *number -= 1;
+            if *number == 0 {
+                all.remove(&self.tenant);
+            }
+        }
+    }
+}
+
 /// Where a repository is.
 enum Where {
     Folder(PathBuf),
@@ -68,7 +112,9 @@ enum Where {
 
 /// The tree of a commit, stored whole, and patterns of what it tracks although it ignores it.
 pub(crate) fn fetch(open: &Open, url: &str, commit: &str) -> Result<(Digest, Vec<String>), Failure> {
-    let at = find(url, open.project.seat().is_some())?;
+    let seat = open.project.seat();
+    let at = find(url, seat.is_some())?;
+    let _fetching = seat.map(|seat| FETCHES.begin(seat.tenant.as_str())).transpose()?;
     let (tree, said) = (Scratch::make()?, Scratch::make()?);
     let ignored = bring(open, &at, url, commit, &tree.0, &said.0)?;
     fs::remove_dir_all(tree.0.join(".git"))
@@ -223,4 +269,24 @@ fn head(path: &Path) -> String {
     let mut bytes = Vec::new();
     let _ = File::open(path).and_then(|file| file.take(SAID_BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_all_fetches_and_they_come_back() {
+        let fetches = Fetches(Mutex::default());
+        let begin = |tenant: &str| fetches.begin(tenant).map_err(|failure| failure.row.status);
+        let own: Vec<_> = (0..3).map(|_| begin(LOCAL_TENANT).unwrap()).collect();
+        assert_eq!(begin(LOCAL_TENANT).err(), Some(429));
+        let guest = begin("a").unwrap();
+        assert_eq!(begin("b").err(), Some(429), "there are no more in all");
+        drop(own);
+        let other = begin("b").unwrap();
+        assert_eq!(begin("a").err(), Some(429), "he has one");
+        drop((guest, other));
+        assert!(begin("a").is_ok() && fetches.0.lock().unwrap().is_empty());
+    }
 }

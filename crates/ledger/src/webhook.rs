@@ -95,9 +95,9 @@ pub trait Webhooks: Send + Sync {
     /// Whether there was one.
     fn remove_webhook<'a>(&'a self, tenant: &'a Tenant, id: &'a str) -> Work<'a, bool>;
 
-    /// One of any tenant's that has something to tell, may do so now, and is held by nobody; from now on it is held. One atomic
-    /// statement: no two get the same.
-    fn take_webhook(&self, owner: String, lease_ms: u64) -> Work<'static, Option<Webhook>>;
+    /// One of any tenant's but of these that has something to tell, may do so now, and is held by nobody; from now on it is held. Of
+    /// several tenants the one that was served longest ago comes first. One atomic statement: no two get the same.
+    fn take_webhook(&self, owner: String, lease_ms: u64, but: Vec<Tenant>) -> Work<'static, Option<Webhook>>;
 
     /// Writes down what became of it. False: it is held by somebody else, or is gone; nothing was written. Without an owner: from
     /// outside, whoever holds it.

@@ -11,13 +11,34 @@ use crate::request::{keys, texts};
 pub(crate) const WEBHOOK: &str = "tenant, id, name, url, types, secret, created_ms, next_seq, failures, failing_since_ms, \
      next_try_ms, last_error, disabled, changes";
 
+/// When the webhook `o` was served last, as far as its row says: one that is held later than any that is not, and that by its lease. One
+/// that waits for its next attempt says nothing. The greatest of a tenant's is when the tenant was.
+pub(crate) fn served(now: &str) -> String {
+    format!(
+        "CASE WHEN o.lease_until_ms > {now} THEN o.lease_until_ms WHEN o.next_try_ms <= {now} THEN o.next_try_ms ELSE 0 END"
+    )
+}
+
 /// Something to be written.
 #[derive(Debug)]
 pub(crate) enum WebhookRequest {
     Add(Webhook),
-    Remove { tenant: Tenant, id: String },
-    Take { owner: String, lease_ms: i64 },
-    Settle { tenant: Tenant, id: String, owner: Option<String>, progress: Progress },
+    Remove {
+        tenant: Tenant,
+        id: String,
+    },
+    /// Of no tenant among `but`.
+    Take {
+        owner: String,
+        lease_ms: i64,
+        but: Vec<String>,
+    },
+    Settle {
+        tenant: Tenant,
+        id: String,
+        owner: Option<String>,
+        progress: Progress,
+    },
 }
 
 /// What came of it.
@@ -55,9 +76,10 @@ impl WebhookRequest {
         Ok(Self::Remove { tenant: tenant.clone(), id: id.to_owned() })
     }
 
-    pub(crate) fn take(owner: String, lease_ms: u64) -> Result<Self, JournalError> {
+    pub(crate) fn take(owner: String, lease_ms: u64, but: Vec<Tenant>) -> Result<Self, JournalError> {
         keys([&owner])?;
-        Ok(Self::Take { owner, lease_ms: span(lease_ms) })
+        let but = but.iter().map(|tenant| tenant.as_str().to_owned()).collect();
+        Ok(Self::Take { owner, lease_ms: span(lease_ms), but })
     }
 
     pub(crate) fn settle(

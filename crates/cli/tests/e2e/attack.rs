@@ -282,6 +282,40 @@ fn whoever_is_slow_waits_alone() {
     server.is_well();
 }
 
+/// A reader of another tenant says little and announces much; room is counted by what has come, and he has a share of it.
+#[test]
+fn whoever_announces_much_takes_no_room_from_others() {
+    let server = Server::start();
+    let made = ["token", "create", "--json", "--role", "reader", "--name", "guest", "--tenant", "acme"];
+    let guest = asked(&server.actum, &made)["token"].as_str().unwrap().to_owned();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {guest}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nExpect: 100-continue\r\n",
+        server.at
+    );
+    let mut slow = Vec::new();
+    let mut open = |more: &str, content: &str| {
+        let mut stream = server.open();
+        stream.write_all(format!("{head}{more}\r\n\r\n").as_bytes()).unwrap();
+        // He is asked to go on once there is room, or is told that there is none.
+        let mut told = [0; 12];
+        stream.read_exact(&mut told).unwrap();
+        assert_eq!(&told, b"HTTP/1.1 100", "{more}");
+        stream.write_all(content.as_bytes()).unwrap();
+        slow.push(stream);
+    };
+    for _ in 0..30 {
+        open("Transfer-Encoding: chunked", "1\r\n{\r\n");
+        open("Content-Length: 8000000", "{");
+    }
+    let content = format!("{}{}", r#"{"max_total": "1usd", "reason": "because"}"#, " ".repeat(7_000_000));
+    let more = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", content.len());
+    let (found, answer) = server.ask("POST /v1/authorizations HTTP/1.1", &more, &content);
+    assert_eq!(found, [201], "{answer}");
+    drop(slow);
+    server.is_well();
+}
+
 #[test]
 fn a_key_is_of_one_token_of_one_tenant() {
     let server = Server::start();

@@ -307,18 +307,20 @@ fn spoken(at: SocketAddr, text: &str) -> String {
 #[test]
 fn a_hundred_wait_and_others_are_answered_meanwhile() {
     let actum = writer();
-    let operator = token(&actum, "operator", &[]);
+    // Each has a share of the places, and those who leave have theirs.
+    let [operator, second, leaving] = [(); 3].map(|()| token(&actum, "operator", &[]));
     // Nobody executes: the run stays where it is until it is cancelled.
     let server = Server::start(&actum, &["--workers", "0"]);
     let run = said(&post(&server, &operator, &call("submit", work())))["runs"][0]["run_id"].clone();
     let wait = call("watch", json!({"run": run, "wait_seconds": 600}));
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..100).map(|_| scope.spawn(|| post(&server, &operator, &wait))).collect();
+        let tokens = [&operator, &second].into_iter().cycle().take(100);
+        let waiting: Vec<_> = tokens.map(|token| scope.spawn(|| post(&server, token, &wait))).collect();
         // Those who leave in the middle, more often than there are places.
         for _ in 0..3 {
             let gone: Vec<TcpStream> = (0..100).map(|_| {
                 let mut stream = TcpStream::connect(server.at).unwrap();
-                let head = format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {operator}\r\n\
+                let head = format!("POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {leaving}\r\n\
                     accept: application/json, text/event-stream\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{wait}", wait.len());
                 stream.write_all(head.as_bytes()).unwrap();
                 stream

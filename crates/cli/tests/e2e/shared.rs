@@ -433,3 +433,31 @@ fn other_tenants_name_repositories_that_are_elsewhere() {
     assert_eq!(asked(&actum, &["workspace", "list", "--json"])["workspaces"], json!([]), "the owner has none");
     assert_eq!(asked(&actum, &["ledger", "verify", "--tenant", "acme", "--json"])["valid"], true);
 }
+
+/// It keeps one thread of whoever named it, and nobody else from anything.
+#[test]
+fn a_repository_that_never_answers_holds_up_who_named_it() {
+    let actum = project(&[("a", AGENT)]);
+    let commit = repository(&actum).rsplit_once('#').unwrap().1.to_owned();
+    git(&actum.path("repository"), &["update-server-info"]);
+    let at = web_of(&actum.path("repository/.git"));
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {{ \"code.test\" = \"127.0.0.1\" }}\n"));
+    let server = super::serve::Server::start(&actum, &["--workers", "0"]);
+    let token = |tenant: &str| super::serve::token(&actum, "operator", &["--tenant", tenant]);
+    let (guest, other) = (token("acme"), token("other"));
+    let begins = |at: std::net::SocketAddr| json!({"name": "site", "git": format!("http://code.test:{}", at.port()), "commit": commit});
+    let never = begins(silent.local_addr().unwrap());
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| server.post(&guest, "/v1/workspaces", never.clone()));
+        let held = silent.accept().unwrap();
+        let refused = server.post(&guest, "/v1/workspaces", begins(at));
+        assert!(refused.head.to_lowercase().contains("retry-after: 5"), "{refused:?}");
+        assert_eq!(refused.is(429)["error"]["code"], "TOO_MANY_REQUESTS");
+        server.post(&other, "/v1/workspaces", begins(at)).is(201);
+        drop((held, silent));
+        first.join().unwrap().is(404);
+    });
+    server.post(&guest, "/v1/workspaces", begins(at)).is(201);
+}

@@ -20,6 +20,8 @@ const EXIT: HeaderName = HeaderName::from_static("x-actum-exit");
 const TAG_BYTES: usize = 16;
 /// Seconds to wait when all threads are taken.
 const BUSY_SECONDS: u64 = 1;
+/// Seconds to wait when a command has too much to do already.
+const LATER_SECONDS: u64 = 5;
 
 /// An answer on its way.
 #[derive(Debug, Clone)]
@@ -112,7 +114,11 @@ impl From<Refused> for Reply {
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
         let Answer { status, content_type, body, exit } = answer;
-        Self { status, content_type, body: body.into(), exit, headers: Vec::new() }
+        let reply = Self { status, content_type, body: body.into(), exit, headers: Vec::new() };
+        match status {
+            429 => reply.with(header::RETRY_AFTER, LATER_SECONDS.to_string()),
+            _ => reply,
+        }
     }
 }
 
@@ -196,5 +202,8 @@ mod tests {
         assert_eq!((Reply::from(bad("x")).exit, failed().exit, busy().exit, unknown().exit), (2, 70, 1, 3));
         let wait = too_often(Duration::from_millis(1001));
         assert_eq!(wait.headers, [(header::RETRY_AFTER, "2".to_owned())]);
+        let answer = |status| Answer { status, content_type: String::new(), body: Vec::new(), exit: 1 };
+        assert_eq!(Reply::from(answer(429)).headers, [(header::RETRY_AFTER, LATER_SECONDS.to_string())]);
+        assert!(Reply::from(answer(409)).headers.is_empty());
     }
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::{HeaderMap, header};
+use futures_util::StreamExt as _;
 use serde::de::IgnoredAny;
+use tokio::time::{Instant, timeout};
 
 use crate::bridge::Refused;
 use crate::fields::bad;
@@ -66,16 +68,48 @@ pub(crate) fn too_large(bytes_max: usize) -> Refused {
     bad(&format!("more than {bytes_max} bytes")).with_status(413)
 }
 
-/// All of it, or why not.
-pub(crate) async fn read(body: Body, bytes_max: usize, patience: Duration) -> Result<Bytes, Refused> {
-    if body.size_hint().lower() > bytes_max as u64 {
-        return Err(too_large(bytes_max));
+/// A content while it arrives.
+pub(crate) struct Arriving {
+    body: BodyDataStream,
+    content: Vec<u8>,
+    bytes_max: usize,
+    /// How much longer it may take; while we let it wait this does not run.
+    left: Duration,
+}
+
+impl Arriving {
+    pub(crate) fn new(body: Body, bytes_max: usize, patience: Duration) -> Self {
+        Self { body: body.into_data_stream(), content: Vec::new(), bytes_max, left: patience }
     }
-    match tokio::time::timeout(patience, to_bytes(body, bytes_max)).await {
-        Ok(Ok(content)) => Ok(content),
-        // Too large, or broken off; for the latter nobody reads the answer.
-        Ok(Err(_)) => Err(too_large(bytes_max)),
-        Err(_) => Err(bad("the content took too long to arrive").with_status(408)),
+
+    /// Until there is more than so much of it, or all; whether it is all.
+    pub(crate) async fn reach(&mut self, bytes: usize) -> Result<bool, Refused> {
+        let begun = Instant::now();
+        let reached = timeout(self.left, self.gather(bytes)).await;
+        self.left = self.left.saturating_sub(begun.elapsed());
+        reached.unwrap_or_else(|_| Err(bad("the content took too long to arrive").with_status(408)))
+    }
+
+    async fn gather(&mut self, bytes: usize) -> Result<bool, Refused> {
+        while self.content.len() <= bytes {
+            let Some(piece) = self.body.next().await else { return Ok(true) };
+            // Broken off; nobody reads the answer.
+            let piece = piece.map_err(|_| too_large(self.bytes_max))?;
+            if piece.len() > self.bytes_max - self.content.len() {
+                return Err(too_large(self.bytes_max));
+            }
+            self.content.extend_from_slice(&piece);
+        }
+        Ok(false)
+    }
+
+    /// So many have come.
+    pub(crate) fn bytes(&self) -> usize {
+        self.content.len()
+    }
+
+    pub(crate) fn taken(self) -> Bytes {
+        self.content.into()
     }
 }
 

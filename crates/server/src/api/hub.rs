@@ -5,15 +5,15 @@
 //! costs nobody anything and loses nothing.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::answer::Reply;
 use super::event::{Page, Reached, Source};
+use super::share::{Share, Shares, Whose, shared};
 use super::turn::Turns;
 use super::{Bounds, Caller, Face};
 use crate::bridge::Refused;
@@ -28,8 +28,7 @@ pub(crate) struct Hub {
     face: Arc<dyn Face>,
     /// Threads that read events; apart from those for requests.
     reads: Arc<Turns>,
-    places: Arc<Semaphore>,
-    places_number: u32,
+    places: Shares,
     sources: Mutex<HashMap<Source, Weak<Channel>>>,
     guards: Mutex<HashMap<String, Weak<Guard>>>,
     look_every: Duration,
@@ -38,12 +37,11 @@ pub(crate) struct Hub {
 
 impl Hub {
     pub(crate) fn new(face: Arc<dyn Face>, streams_max: usize, bounds: &Bounds) -> Self {
-        let places_number = u32::try_from(streams_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
             face,
             reads: Arc::new(Turns::new(bounds.reads_max, bounds)),
-            places: Arc::new(Semaphore::new(places_number as usize)),
-            places_number,
+            // Four fifths for one tenant, three for one token: who listens much listens with one token.
+            places: Shares::with(streams_max, streams_max / 5 * 4, streams_max / 5 * 3),
             sources: Mutex::default(),
             guards: Mutex::default(),
             look_every: bounds.poll,
@@ -51,15 +49,14 @@ impl Hub {
         }
     }
 
-    /// A place among those who listen, if there is one.
-    pub(crate) fn place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.places).try_acquire_owned().ok()
+    /// A place among those who listen, if there is one in the share of this caller.
+    pub(crate) fn place(&self, caller: &Caller) -> Option<Share> {
+        self.places.try_take(Some(&Whose::from(caller)))
     }
 
     /// Returns when nobody listens any more, and nothing is read.
     pub(crate) async fn settled(&self) {
-        // An error would mean that nobody can have a place either.
-        self.places.acquire_many(self.places_number).await.map(drop).unwrap_or_default();
+        self.places.settled().await;
         self.reads.settled().await;
     }
 
@@ -97,17 +94,6 @@ impl Hub {
         let fair = Duration::from_secs(1) / LOOKS_PER_SECOND_MAX * u32::try_from(sources).unwrap_or(u32::MAX);
         self.look_every.max(fair)
     }
-}
-
-/// The one that somebody uses already, or a new one. Those that nobody uses any more make room.
-fn shared<K: Clone + Eq + Hash, T>(all: &mut HashMap<K, Weak<T>>, key: &K, made: impl FnOnce() -> Arc<T>) -> Arc<T> {
-    if let Some(known) = all.get(key).and_then(Weak::upgrade) {
-        return known;
-    }
-    all.retain(|_, one| one.strong_count() > 0);
-    let new = made();
-    all.insert(key.clone(), Arc::downgrade(&new));
-    new
 }
 
 /// One source, and who listens to it.

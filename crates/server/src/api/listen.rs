@@ -19,6 +19,7 @@ use tower::util::MapRequest;
 
 use super::peer::{Peer, Peers, Place};
 use super::request::{Desk, pass};
+use super::share::Share;
 use super::{Bounds, Face, Settings};
 use crate::bridge::{ACCEPT_PAUSE, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::paced::Paced;
@@ -94,12 +95,19 @@ impl Drop for Api {
 
 /// The place that a connection takes, until it is over.
 #[derive(Debug, Clone)]
-pub(crate) struct Slot(Arc<Mutex<(OwnedSemaphorePermit, Option<Place>)>>);
+pub(crate) struct Slot(Arc<Mutex<Taken>>);
+
+/// Nothing of it is read: it is held, and given back.
+#[derive(Debug)]
+enum Taken {
+    Asking { _slot: OwnedSemaphorePermit, _place: Place },
+    Listening { _place: Share },
+}
 
 impl Slot {
     /// Takes another place instead: one that is counted elsewhere, whoever the peer is.
-    pub(crate) fn put(&self, place: OwnedSemaphorePermit) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (place, None);
+    pub(crate) fn put(&self, place: Share) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Taken::Listening { _place: place };
     }
 }
 
@@ -165,7 +173,7 @@ async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let slot = Slot(Arc::new(Mutex::new((held.0, Some(held.1)))));
+    let slot = Slot(Arc::new(Mutex::new(Taken::Asking { _slot: held.0, _place: held.1 })));
     let told = slot.clone();
     let service = MapRequest::new(router, move |mut request: Request<_>| {
         request.extensions_mut().insert(told.clone());

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::answer::{self, REQUEST_ID, Reply};
 use super::line::Record;
 use super::request::Desk;
+use super::share::Whose;
 use super::{Answer, Caller, Face, Given, door};
 use crate::bridge::Refused;
 use crate::mcp::over_http;
@@ -65,18 +66,20 @@ impl Desk {
         }
         self.pace.take(&guest.caller.token, Instant::now()).map_err(answer::too_often)?;
         let is_post = head.method == axum::http::Method::POST;
+        // Held until it is answered, as everywhere; whoever only waits has asked in a few words.
         let (content, _room) = match is_post {
             true => {
-                let (content, _, room) = self.content(head, body, Verb::Post).await?;
+                let (content, _, room) = self.content(&guest.caller, head, body, Verb::Post).await?;
                 (content, room)
             }
             // The protocol has nothing for other methods here, and says so itself.
             false => Default::default(),
         };
-        let whose = guest.caller.token.clone();
-        self.offered.under_way.hear(&whose, &content);
+        let whose = Whose::from(&guest.caller);
+        self.offered.under_way.hear(&whose.token, &content);
         let shared = Arc::clone(&self.offered);
-        let host = Host { commands: Arc::new(guest), tools: None, shared, whose, request_id: id.to_owned() };
+        let (request_id, asked_bytes) = (id.to_owned(), content.len());
+        let host = Host { commands: Arc::new(guest), tools: None, shared, whose, request_id, asked_bytes };
         let service = over_http(Speaker::new(host), self.settings.body_bytes_max);
         let response = service.handle(Request::from_parts(head.clone(), Body::from(content))).await;
         let mut response = response.map(Body::new);

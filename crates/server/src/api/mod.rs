@@ -19,6 +19,7 @@ mod page;
 mod path;
 mod peer;
 mod request;
+pub(crate) mod share;
 mod stream;
 pub(crate) mod turn;
 
@@ -194,6 +195,7 @@ pub(crate) struct Bounds {
     pub(crate) enters_max: usize,
     /// Threads for requests that only look; apart from those that work, so that one can look while all of these are taken.
     pub(crate) looks_max: usize,
+    /// Threads for the others: of these a tenant has half and a token a quarter.
     pub(crate) works_max: usize,
     /// Threads that read events for whoever listens.
     pub(crate) reads_max: usize,
@@ -218,7 +220,7 @@ impl Default for Bounds {
             work: Duration::from_secs(3_600),
             enters_max: 4,
             looks_max: 8,
-            works_max: 32,
+            works_max: 64,
             reads_max: 4,
             waiting_max: 256,
             poll: Duration::from_millis(200),

@@ -12,7 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use axum::response::Response;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::answer::{self, REQUEST_ID, Reply};
@@ -29,6 +29,7 @@ use super::pace::Pace;
 use super::page::page;
 use super::path::{self, Found, Missed};
 use super::peer::Peer;
+use super::share::{Share, Shares, Whose};
 use super::stream;
 use super::turn::Turns;
 use super::{Answer, Bounds, Caller, Face, Given, Settings};
@@ -36,8 +37,12 @@ use crate::bridge::Refused;
 use crate::fields::bad;
 use crate::offer::Shared;
 
-/// The contents of all requests under way together, in KiB; others wait until there is room.
-const CONTENTS_KIB: u32 = 128 << 10;
+/// The contents of all requests under way together, in KiB; others wait until there is room. Half of it is for one tenant, a
+/// quarter for one token.
+const CONTENTS_KIB: usize = 128 << 10;
+/// So much room has a content that nothing has come of yet; the rest of what is announced it gets once more than that has come.
+/// Not piece by piece: many large ones would each hold a part of what one of them needs.
+const FIRST_BYTES: usize = 16 << 10;
 const REQUEST_ID_CHARS_MAX: usize = 64;
 /// The last place of an event that all who read JSON can tell from its neighbours.
 const PLACE_MAX: u64 = (1 << 53) - 1;
@@ -79,7 +84,7 @@ pub(crate) struct Desk {
     works: Arc<Turns>,
     /// What those who speak MCP share.
     pub(crate) offered: Arc<Shared>,
-    room: Arc<Semaphore>,
+    room: Shares,
     under_way: Arc<UnderWay>,
     hub: Arc<Hub>,
     pub(crate) gates: Gates,
@@ -119,7 +124,7 @@ impl Desk {
             looks,
             works,
             offered,
-            room: Arc::new(Semaphore::new(CONTENTS_KIB as usize)),
+            room: Shares::new(CONTENTS_KIB),
             under_way: Arc::default(),
             gates: Gates::default(),
             is_ending,
@@ -198,7 +203,7 @@ impl Desk {
         }
         self.pace.take(&caller.token, Instant::now()).map_err(answer::too_often)?;
         let query = path::query(head.uri.query().unwrap_or_default())?;
-        let (content, kind, room) = self.content(head, body, route.method).await?;
+        let (content, kind, room) = self.content(&caller, head, body, route.method).await?;
         let given = Given {
             path: args,
             query,
@@ -235,7 +240,7 @@ impl Desk {
             given.query.push(("after".to_owned(), last.to_string()));
         }
         let wish = self.looks.work(move || face.wish(&asked, route, &given)).await??;
-        let Some(place) = self.hub.place() else { return Err(stream::full()) };
+        let Some(place) = self.hub.place(&caller) else { return Err(stream::full()) };
         if let Some(slot) = head.extensions.get::<Slot>() {
             slot.put(place);
         }
@@ -315,15 +320,16 @@ impl Desk {
     /// The content of a request, its kind, and the room that it takes until it is answered.
     pub(crate) async fn content(
         &self,
+        caller: &Caller,
         head: &Parts,
         body: Body,
         method: Verb,
-    ) -> Result<(Bytes, Kind, Option<OwnedSemaphorePermit>), Reply> {
+    ) -> Result<(Bytes, Kind, Vec<Share>), Reply> {
         let size = body.size_hint();
         let is_empty = size.exact() == Some(0);
         if method == Verb::Get {
             let refused = || bad("a look has no content; send arguments in the query").into();
-            return if is_empty { Ok((Bytes::new(), Kind::None, None)) } else { Err(refused()) };
+            return if is_empty { Ok((Bytes::new(), Kind::None, Vec::new())) } else { Err(refused()) };
         }
         let bytes_max = self.settings.body_bytes_max;
         if size.lower() > bytes_max as u64 {
@@ -331,23 +337,37 @@ impl Desk {
         }
         let kind = content::kind(&head.headers, is_empty)?;
         if is_empty {
-            return Ok((Bytes::new(), kind, None));
+            return Ok((Bytes::new(), kind, Vec::new()));
         }
         // One that does not say how large it is may be as large as any.
         let bytes = size.exact().map_or(bytes_max, |bytes| usize::try_from(bytes).unwrap_or(bytes_max));
-        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(CONTENTS_KIB).min(CONTENTS_KIB);
-        let room = match timeout(self.bounds.turn, Arc::clone(&self.room).acquire_many_owned(kib)).await {
-            Ok(room) => room.map_err(|_| answer::failed())?,
-            Err(_) => return Err(answer::busy()),
-        };
-        let content = content::read(body, bytes_max, self.bounds.body).await?;
+        let whose = Whose::from(caller);
+        let mut room = vec![self.room(&whose, bytes.min(FIRST_BYTES)).await?];
+        let mut arriving = content::Arriving::new(body, bytes_max, self.bounds.body);
+        if !arriving.reach(FIRST_BYTES).await? {
+            let mut rest = self.room(&whose, bytes.saturating_sub(FIRST_BYTES)).await?;
+            arriving.reach(bytes_max).await?;
+            rest.keep(kib_of(arriving.bytes().saturating_sub(FIRST_BYTES)));
+            room.push(rest);
+        }
+        let content = arriving.taken();
         if content.len() <= content::SMALL_BYTES_MAX {
             content::check(kind, &content)?;
         } else {
             let looked_through = content.clone();
             self.looks.work(move || content::check(kind, &looked_through)).await??;
         }
-        Ok((content, kind, Some(room)))
+        Ok((content, kind, room))
+    }
+
+    /// Room for a part of a content, in the share of its caller.
+    async fn room(&self, whose: &Whose, bytes: usize) -> Result<Share, Reply> {
+        // However large contents may be by the settings, there is room for two of them in a share.
+        let kib = kib_of(bytes).min(self.room.of_token() / 2);
+        match timeout(self.bounds.turn, self.room.take(Some(whose), kib)).await {
+            Ok(room) => room.map_err(|_| answer::failed()),
+            Err(_) => Err(answer::busy()),
+        }
     }
 
     /// Whoever leaves while this waits has asked for nothing; what has begun comes to its end, and its answer is kept.
@@ -357,23 +377,26 @@ impl Desk {
         route: &'static Route,
         given: Given,
         key: Option<String>,
-        room: Option<OwnedSemaphorePermit>,
+        room: Vec<Share>,
     ) -> Result<(Answer, bool), Reply> {
         let held = match &key {
             Some(key) => Some(self.under_way.turn(&caller, key).await),
             None => None,
         };
         let face = Arc::clone(&self.face);
-        let turns = if route.method == Verb::Get { &self.looks } else { &self.works };
-        let patience = if route.method == Verb::Get { self.bounds.look } else { self.bounds.work };
-        let answered = turns.work(move || {
+        let whose = Whose::from(&caller);
+        let work = move || {
             let _room = room;
             match held {
                 Some(held) => held.answer(&*face, &caller, route, given),
                 None => Ok((face.answer(&caller, route, given), false)),
             }
-        });
-        match timeout(patience, answered).await {
+        };
+        let (patience, answered) = match route.method {
+            Verb::Get => (self.bounds.look, timeout(self.bounds.look, self.looks.work(work)).await),
+            _ => (self.bounds.work, timeout(self.bounds.work, self.works.work_for(&whose, work)).await),
+        };
+        match answered {
             Ok(answered) => answered?.map_err(Reply::from),
             Err(_) => Err(answer::too_slow(patience)),
         }
@@ -413,6 +436,10 @@ pub(crate) async fn pass(State(desk): State<Arc<Desk>>, request: Request) -> Res
     };
     record.answered(response.status().as_u16());
     response
+}
+
+fn kib_of(bytes: usize) -> usize {
+    bytes / 1024 + 1
 }
 
 /// What a caller says of the trace he is in; given twice, or longer than one can be, it says nothing.

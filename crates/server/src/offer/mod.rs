@@ -18,8 +18,9 @@ use std::sync::Arc;
 use actum_api::error;
 use actum_api::route::{Need, Place, Route};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Semaphore, watch as flag};
+use tokio::sync::watch as flag;
 
+use crate::api::share::{Shares, Whose};
 use crate::api::{Answer, Given};
 use crate::api::{answer::Reply, turn};
 use crate::bridge::Refused;
@@ -51,14 +52,15 @@ pub trait Commands: Send + Sync + 'static {
 pub(crate) struct Shared {
     pub looks: Arc<turn::Turns>,
     pub works: Arc<turn::Turns>,
-    pub waits: Semaphore,
+    pub waits: Shares,
     pub under_way: Arc<UnderWay>,
     pub is_ending: flag::Receiver<bool>,
 }
 
 impl Shared {
     pub(crate) fn new(looks: Arc<turn::Turns>, works: Arc<turn::Turns>, is_ending: flag::Receiver<bool>) -> Self {
-        Self { looks, works, waits: Semaphore::new(watch::WAITS_MAX), under_way: Arc::default(), is_ending }
+        let waits = Shares::with(watch::WAITS_MAX, watch::TENANT_WAITS_MAX, watch::TOKEN_WAITS_MAX);
+        Self { looks, works, waits, under_way: Arc::default(), is_ending }
     }
 }
 
@@ -70,8 +72,10 @@ pub(crate) struct Host {
     pub tools: Option<Arc<turns::Turns>>,
     pub shared: Arc<Shared>,
     /// Tells requests of one caller from those of others.
-    pub whose: String,
+    pub whose: Whose,
     pub request_id: String,
+    /// How much was said to ask; nothing where it does not count.
+    pub asked_bytes: usize,
 }
 
 impl Host {
@@ -99,7 +103,7 @@ impl Host {
 
     async fn work(&self, route: &'static Route, given: Given) -> Result<Answer, Refused> {
         let commands = Arc::clone(&self.commands);
-        let answered = self.shared.works.work(move || commands.answer(route, given)).await;
+        let answered = self.shared.works.work_for(&self.whose, move || commands.answer(route, given)).await;
         answered.map_err(|reply| refused(&reply))
     }
 

@@ -155,7 +155,7 @@ impl ServerHandler for Speaker {
         };
         let token = context.ct.clone();
         let under_way = &self.host.shared.under_way;
-        let _listed = under_way.enter(&self.host.whose, context.id.clone(), move || token.cancel());
+        let _listed = under_way.enter(&self.host.whose.token, context.id.clone(), move || token.cancel());
         let listener = Listener { token: context.meta.get_progress_token(), peer: context.peer.clone() };
         let answer = tokio::select! {
             answer = self.answer(row, request.arguments.unwrap_or_default(), listener) => answer,

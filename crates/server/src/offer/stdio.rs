@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::{Commands, Host, Shared, Speaker};
 use crate::api::Bounds;
+use crate::api::share::Whose;
 use crate::api::turn::Turns;
 use crate::bridge::Tools;
 use crate::http::BODY_BYTES_MAX;
@@ -74,8 +75,14 @@ where
     let (looks, works) = (Arc::new(Turns::new(LOOKS_MAX, &bounds)), Arc::new(Turns::new(WORKS_MAX, &bounds)));
     let tools = Arc::new(turns::Turns::new(tools));
     let shared = Arc::new(Shared::new(Arc::clone(&looks), Arc::clone(&works), stop.0.subscribe()));
-    let host =
-        Host { commands, tools: Some(Arc::clone(&tools)), shared, whose: String::new(), request_id: "mcp".to_owned() };
+    let host = Host {
+        commands,
+        tools: Some(Arc::clone(&tools)),
+        shared,
+        whose: Whose::default(),
+        request_id: "mcp".to_owned(),
+        asked_bytes: 0,
+    };
     let transport = AsyncRwTransport::new(reader, writer).with_max_line_length(BODY_BYTES_MAX);
     // Nothing of the flag is held while something else is waited for: whoever asks twice would wait too.
     let stopped = || async { stop.0.subscribe().wait_for(|is_so| *is_so).await.map(drop).unwrap_or_default() };

@@ -19,8 +19,12 @@ use crate::fields::bad;
 /// How long a wait is, unless the caller says otherwise. Shorter than the patience of clients for an answer.
 pub(crate) const WAIT_SECONDS: u64 = 20;
 pub(crate) const WAIT_SECONDS_MAX: u64 = 600;
-/// Waits at once, of all callers together.
+/// Waits at once: of all callers together, of one tenant, and of one token.
 pub(crate) const WAITS_MAX: usize = 256;
+pub(crate) const TENANT_WAITS_MAX: usize = 192;
+pub(crate) const TOKEN_WAITS_MAX: usize = 64;
+/// What somebody who waits has said to ask for it. It is held for as long as he waits, so it has to be little.
+const ASKED_BYTES_MAX: usize = 16 << 10;
 /// Between two looks: from the first to the last.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -77,11 +81,14 @@ impl Wait {
 
     /// Until the run is over, the time is up, or we end.
     pub(crate) async fn wait(self, host: &Host, row: &'static Row, listener: &Listener) -> Result<Value, Refused> {
-        let busy = |_| {
+        if host.asked_bytes > ASKED_BYTES_MAX {
+            return Err(bad(&format!("a wait is asked for in {ASKED_BYTES_MAX} bytes at most")).with_status(413));
+        }
+        let busy = || {
             let hint = Some("Ask for its status instead.");
             Refused::named(error::TOO_MANY_REQUESTS, "too many callers wait for runs already", &Value::Null, hint)
         };
-        let _place = host.shared.waits.try_acquire().map_err(busy)?;
+        let _place = host.shared.waits.try_take(Some(&host.whose)).ok_or_else(busy)?;
         let until = Instant::now() + Duration::from_secs(self.seconds);
         let (mut pause, mut seen) = (PAUSE, None);
         loop {

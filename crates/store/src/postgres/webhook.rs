@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 
 use super::run_rows::NOW;
 use super::{Postgres, failed, not_pooled};
-use crate::webhook::{WEBHOOK, WebhookDone, WebhookRequest, joined, parted, span};
+use crate::webhook::{WEBHOOK, WebhookDone, WebhookRequest, joined, parted, served, span};
 
 impl Webhooks for Postgres {
     fn add_webhook(&self, webhook: Webhook) -> Work<'static, bool> {
@@ -34,8 +34,8 @@ impl Webhooks for Postgres {
         self.write_webhook(WebhookRequest::remove(tenant, id), WebhookDone::changed)
     }
 
-    fn take_webhook(&self, owner: String, lease_ms: u64) -> Work<'static, Option<Webhook>> {
-        self.write_webhook(WebhookRequest::take(owner, lease_ms), WebhookDone::taken)
+    fn take_webhook(&self, owner: String, lease_ms: u64, but: Vec<Tenant>) -> Work<'static, Option<Webhook>> {
+        self.write_webhook(WebhookRequest::take(owner, lease_ms, but), WebhookDone::taken)
     }
 
     fn settle_webhook(
@@ -121,18 +121,21 @@ async fn write(pool: &Pool, request: WebhookRequest) -> Result<WebhookDone, Jour
         WebhookRequest::Remove { tenant, id } => {
             changed("DELETE FROM webhook WHERE tenant = $1 AND id = $2", &[&tenant.as_str(), &id]).await
         }
-        WebhookRequest::Take { owner, lease_ms } => {
+        WebhookRequest::Take { owner, lease_ms, but } => {
             // One that somebody else is taking is left to him.
             let sql = format!(
                 "UPDATE webhook SET owner = $1, lease_until_ms = {NOW} + $2 WHERE (tenant, id) IN
                  (SELECT w.tenant, w.id FROM webhook w WHERE w.disabled IS NULL AND w.next_try_ms <= {NOW}
                      AND (w.lease_until_ms IS NULL OR w.lease_until_ms <= {NOW})
                      AND w.next_seq < (SELECT l.size FROM ledger_log l WHERE l.tenant = w.tenant)
-                  ORDER BY w.next_try_ms, w.tenant, w.id LIMIT 1 FOR UPDATE OF w SKIP LOCKED)
-                 RETURNING {WEBHOOK}"
+                     AND w.tenant <> ALL($3::text[])
+                  ORDER BY (SELECT max({}) FROM webhook o WHERE o.tenant = w.tenant), w.next_try_ms, w.tenant, w.id
+                  LIMIT 1 FOR UPDATE OF w SKIP LOCKED)
+                 RETURNING {WEBHOOK}",
+                served(NOW)
             );
             let statement = client.prepare_cached(&sql).await.map_err(failed)?;
-            let taken = client.query_opt(&statement, &[&owner, &lease_ms]).await.map_err(failed)?;
+            let taken = client.query_opt(&statement, &[&owner, &lease_ms, &but]).await.map_err(failed)?;
             Ok(WebhookDone::Taken(taken.as_ref().map(webhook_of).transpose()?.map(Box::new)))
         }
         WebhookRequest::Settle { tenant, id, owner, progress: p } => {

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::read::read_only;
 use super::{Sqlite, failed};
-use crate::webhook::{WEBHOOK, WebhookDone, WebhookRequest, joined, parted, span};
+use crate::webhook::{WEBHOOK, WebhookDone, WebhookRequest, joined, parted, served, span};
 
 impl Webhooks for Sqlite {
     fn add_webhook(&self, webhook: Webhook) -> Work<'static, bool> {
@@ -29,18 +29,21 @@ impl Webhooks for Sqlite {
         self.write_webhook(WebhookRequest::remove(tenant, id), WebhookDone::changed)
     }
 
-    fn take_webhook(&self, owner: String, lease_ms: u64) -> Work<'static, Option<Webhook>> {
+    fn take_webhook(&self, owner: String, lease_ms: u64, but: Vec<Tenant>) -> Work<'static, Option<Webhook>> {
         // Looked at before the writer is asked to: most of the time there is nothing to tell.
-        let is_any = self.ask(|c| {
+        let request = WebhookRequest::take(owner, lease_ms, but.clone());
+        let is_any = self.ask(move |c| {
             let sql = format!("SELECT 1 FROM webhook w WHERE {DUE} LIMIT 1");
             let now_ms = jiff::Timestamp::now().as_millisecond();
-            let found = c.prepare_cached(&sql).and_then(|mut s| s.query_row(params![now_ms], |_| Ok(())).optional());
+            let but = array(but.iter().map(Tenant::as_str));
+            let found =
+                c.prepare_cached(&sql).and_then(|mut s| s.query_row(params![now_ms, but], |_| Ok(())).optional());
             found.map(|found| found.is_some()).map_err(failed)
         });
         let Some(sender) = self.sender().cloned() else { return read_only() };
         Box::pin(async move {
             match is_any.await? {
-                true => sender.webhook(WebhookRequest::take(owner, lease_ms), WebhookDone::taken).await,
+                true => sender.webhook(request, WebhookDone::taken).await,
                 false => Ok(None),
             }
         })
@@ -67,9 +70,15 @@ impl Sqlite {
     }
 }
 
-/// Those that may be told something now, and that nobody holds.
+/// Those that may be told something now, and that nobody holds; but for some tenants.
 const DUE: &str = "w.disabled IS NULL AND w.next_try_ms <= ?1 AND (w.lease_until_ms IS NULL OR w.lease_until_ms <= ?1)
-    AND w.next_seq < (SELECT l.size FROM ledger_log l WHERE l.tenant = w.tenant)";
+    AND w.next_seq < (SELECT l.size FROM ledger_log l WHERE l.tenant = w.tenant)
+    AND w.tenant NOT IN (SELECT value FROM json_each(?2))";
+
+/// As one value of a statement.
+fn array<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    serde_json::Value::from_iter(words).to_string()
+}
 
 fn webhooks(c: &Connection, which: &str, values: impl Params) -> Result<Vec<Webhook>, JournalError> {
     let mut statement = c.prepare_cached(&format!("SELECT {WEBHOOK} FROM webhook WHERE {which}")).map_err(failed)?;
@@ -132,14 +141,17 @@ pub(super) fn write(c: &Connection, request: &WebhookRequest, now_ms: i64) -> ru
         WebhookRequest::Remove { tenant, id } => {
             changed("DELETE FROM webhook WHERE tenant = ?1 AND id = ?2", params![tenant.as_str(), id])
         }
-        WebhookRequest::Take { owner, lease_ms } => {
+        WebhookRequest::Take { owner, lease_ms, but } => {
             let sql = format!(
-                "UPDATE webhook SET owner = ?2, lease_until_ms = ?3 WHERE (tenant, id) IN
-                 (SELECT w.tenant, w.id FROM webhook w WHERE {DUE} ORDER BY w.next_try_ms, w.tenant, w.id LIMIT 1)
-                 RETURNING {WEBHOOK}"
+                "UPDATE webhook SET owner = ?3, lease_until_ms = ?4 WHERE (tenant, id) IN
+                 (SELECT w.tenant, w.id FROM webhook w WHERE {DUE}
+                  ORDER BY (SELECT max({}) FROM webhook o WHERE o.tenant = w.tenant), w.next_try_ms, w.tenant, w.id LIMIT 1)
+                 RETURNING {WEBHOOK}",
+                served("?1")
             );
+            let but = array(but.iter().map(String::as_str));
             let mut statement = c.prepare_cached(&sql)?;
-            let taken = statement.query_row(params![now_ms, owner, now_ms + lease_ms], webhook_of).optional()?;
+            let taken = statement.query_row(params![now_ms, but, owner, now_ms + lease_ms], webhook_of).optional()?;
             Ok(WebhookDone::Taken(taken.map(Box::new)))
         }
         WebhookRequest::Settle { tenant, id, owner, progress: p } => {

@@ -53,7 +53,7 @@ async fn settle(store: &Arc<dyn Store>, id: &str, owner: Option<&str>, progress:
 }
 
 async fn take(store: &Arc<dyn Store>, owner: &str) -> Option<String> {
-    store.take_webhook(owner.into(), LEASE_MS).await.unwrap().map(|webhook| webhook.id)
+    store.take_webhook(owner.into(), LEASE_MS, Vec::new()).await.unwrap().map(|webhook| webhook.id)
 }
 
 fn on_each(test: impl AsyncFn(Arc<dyn Store>)) {
@@ -141,5 +141,45 @@ fn of_many_who_want_it_one_gets_it() {
         }
         taken.sort_unstable();
         assert_eq!(taken, ["a", "b", "c"]);
+    });
+}
+
+/// However many a tenant has, and however long they are due, the other one has its turn.
+#[test]
+fn tenants_take_turns() {
+    on_each(async |store| {
+        for whose in ["t", "u"] {
+            store.append(submission(signal(whose, "s"))).await.unwrap();
+        }
+        for (n, id) in ["a", "b", "c"].into_iter().enumerate() {
+            assert!(store.add_webhook(Webhook { next_try_ms: n as i64, ..webhook("t", id) }).await.unwrap());
+        }
+        for (n, id) in ["x", "y"].into_iter().enumerate() {
+            let later = Webhook { next_try_ms: 100 + n as i64, ..webhook("u", id) };
+            assert!(store.add_webhook(later).await.unwrap());
+        }
+        let take = async |but: &[&str]| {
+            let but = but.iter().map(|whose| tenant(whose)).collect();
+            let taken = store.take_webhook("one".into(), LEASE_MS, but).await.unwrap();
+            taken.map(|webhook| (webhook.tenant.as_str().to_owned(), webhook.id))
+        };
+        let named = |whose: &str, id: &str| Some((whose.to_owned(), id.to_owned()));
+        // None of these has been served: whoever is due longest comes first.
+        assert_eq!(take(&["u"]).await, named("t", "a"));
+        assert_eq!(take(&[]).await, named("u", "x"), "the other one has one already");
+        assert_eq!(take(&["t", "u"]).await, None);
+        assert_eq!(take(&["u", "nobody"]).await, named("t", "b"));
+        // Both have some that are held: the one whose turn was longer ago comes first.
+        let longer = Progress { lease_ms: Some(10 * LEASE_MS), ..progress(0) };
+        assert!(settle(&store, "a", Some("one"), longer).await);
+        assert_eq!(take(&[]).await, named("u", "y"));
+        assert_eq!(take(&[]).await, named("t", "c"));
+        // Whoever is being served comes behind whoever was.
+        for id in ["a", "b", "c"] {
+            assert!(settle(&store, id, Some("one"), progress(0)).await);
+        }
+        assert!(store.settle_webhook(tenant("u"), "x".into(), None, progress(0)).await.unwrap());
+        assert_eq!(take(&[]).await, named("t", "a"));
+        assert_eq!(take(&["u"]).await, named("t", "b"));
     });
 }

@@ -217,6 +217,23 @@ fn listeners_take_no_places_of_those_who_ask() {
 }
 
 #[test]
+fn nobody_has_all_places_to_listen_in() {
+    let served = served_with("127.0.0.1:0", Settings { streams_max: 20, ..open() }, quick());
+    let listen = |token: &str, number: usize| -> Vec<Ear> {
+        let ears = (0..number).map(|_| Ear::on(served.say(&request("GET", "/v1/events", token, "", ""))));
+        ears.filter(|ear| ear.head.status == 200).collect()
+    };
+    let mut ears = listen("guest.reader", 13);
+    assert_eq!(ears.len(), 12);
+    ears.extend(listen("guest.operator", 5));
+    assert_eq!(ears.len(), 16);
+    ears.extend(listen("reader", 5));
+    assert_eq!(ears.len(), 20);
+    drop(ears);
+    until("the places are free", || listen("guest.reader", 1).len() == 1);
+}
+
+#[test]
 fn the_end_is_said_and_comes_at_once() {
     let mut served = served_with("127.0.0.1:0", open(), quick());
     let ears: Vec<_> = (0..5).map(|_| served.listen("/v1/events", "")).collect();

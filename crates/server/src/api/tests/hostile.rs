@@ -2,7 +2,9 @@
 
 use std::net::TcpStream;
 
-use super::{Bounds, SHORT, Settings, patient, request, served, served_with};
+use serde_json::{Value, json};
+
+use super::{Bounds, Heard, SHORT, Served, Settings, patient, request, served, served_with};
 use crate::tests::{heard, until};
 
 #[test]
@@ -86,7 +88,7 @@ fn when_all_threads_are_taken_others_are_told_and_one_can_still_look() {
     until("one is told", || served.lines().len() == 1);
     assert_eq!(served.get("/v1/runs").status, 200);
     served.fake.open();
-    let mut heard: Vec<_> = [waits, other].into_iter().map(|stream| super::Heard::of(&heard(stream))).collect();
+    let mut heard: Vec<_> = [waits, other].into_iter().map(|stream| Heard::of(&heard(stream))).collect();
     heard.sort_by_key(|heard| heard.status);
     assert_eq!((heard[0].status, heard[1].status, heard[1].header("retry-after")), (200, 503, Some("1")));
     assert_eq!(heard[1].code(), "TOO_MANY_REQUESTS");
@@ -105,4 +107,106 @@ fn who_waits_too_long_for_a_thread_is_told() {
     assert_eq!(served.fake.started(), 1);
     served.fake.open();
     assert!(heard(taken).starts_with("HTTP/1.1 200"));
+}
+
+/// Nobody waits long for anything here, and everybody may ask as often as he likes.
+fn hurried(bounds: Bounds) -> Served {
+    let settings = Settings { requests_per_second: 0, ..Settings::default() };
+    served_with("127.0.0.1:0", settings, Bounds { turn: SHORT, ..bounds })
+}
+
+/// A call of a tool over MCP, with so many blanks behind it.
+fn called(token: &str, name: &str, arguments: &Value, bytes: usize) -> String {
+    let call =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}});
+    let headers = "accept: application/json, text/event-stream\r\nconnection: close\r\n";
+    request("POST", "/mcp", token, headers, &(call.to_string() + &" ".repeat(bytes)))
+}
+
+fn large(token: &str, headers: &str, content: &str) -> String {
+    let content = content.to_owned() + &" ".repeat(8_000_000);
+    request("POST", "/v1/runs", token, &format!("connection: close\r\n{headers}"), &content)
+}
+
+#[test]
+fn whoever_sends_slowly_takes_no_room_from_others() {
+    let served = hurried(patient());
+    let head = |more: &str| format!("content-type: application/json\r\n{more}\r\n");
+    // These have said one byte, and announced as much as may be.
+    let chunked = request("POST", "/mcp", "guest.reader", &head("transfer-encoding: chunked"), "") + "1\r\n{\r\n";
+    let announced = request("POST", "/mcp", "guest.reader", &head("content-length: 8000000"), "") + "{";
+    let mut silent: Vec<_> = (0..15).map(|_| served.say(&chunked)).collect();
+    silent.push(served.say(&announced));
+    until("all are in", || served.fake.entered.load(std::sync::atomic::Ordering::SeqCst) == 16);
+    // His own tenant's, and his own: nothing but what has come counts.
+    for token in ["admin", "guest.admin"] {
+        assert_eq!(served.raw(&large(token, "", "{}")).status, 200, "{token}");
+    }
+    // These have said more than the first step.
+    let half =
+        request("POST", "/v1/runs", "guest.operator", &head("content-length: 8000000"), "") + &" ".repeat(100_000);
+    silent.extend((0..16).map(|_| served.say(&half)));
+    until("some are told", || served.lines().iter().filter(|line| line.status == 503).count() == 12);
+    for token in ["admin", "guest.admin"] {
+        assert_eq!(served.raw(&large(token, "", "{}")).status, 200, "{token}");
+    }
+    drop(silent);
+}
+
+#[test]
+fn whoever_waits_for_his_own_key_takes_no_room_from_others() {
+    let served = hurried(patient());
+    let hang = large("guest.operator", "idempotency-key: one\r\n", "{\"do\":\"hang\"}");
+    let waiting: Vec<_> = (0..17).map(|_| served.say(&hang)).collect();
+    until("some are told", || served.lines().iter().filter(|line| line.status == 503).count() == 13);
+    assert_eq!(served.raw(&large("admin", "", "{}")).status, 200);
+    assert_eq!(served.raw(&large("guest.admin", "", "{}")).status, 200);
+    served.fake.open();
+    let answers: Vec<u16> = waiting.into_iter().map(|stream| Heard::of(&heard(stream)).status).collect();
+    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 4, "{answers:?}");
+}
+
+#[test]
+fn a_token_has_a_share_of_the_threads_and_a_tenant_too() {
+    let served = hurried(Bounds { works_max: 16, ..patient() });
+    let hang = |token: &str, number: usize| -> Vec<TcpStream> {
+        let text = request("POST", "/v1/runs", token, "connection: close\r\n", "{\"do\":\"hang\"}");
+        (0..number).map(|_| served.say(&text)).collect()
+    };
+    let told = |number: usize| {
+        until("the others are told", || served.lines().iter().filter(|line| line.status == 503).count() == number);
+    };
+    let mut held = hang("guest.operator", 20);
+    told(16);
+    assert_eq!(served.fake.started(), 4);
+    held.extend(hang("guest.admin", 20));
+    told(32);
+    assert_eq!(served.fake.started(), 8);
+    // Everybody else is served, also over MCP.
+    assert_eq!(served.ask("POST", "/v1/runs", "admin", "", "{}").status, 200);
+    let heard = served.raw(&called("operator", "cancel", &json!({"run": "a"}), 0));
+    assert_eq!((heard.status, &heard.json()["result"]["isError"]), (200, &json!(false)), "{}", heard.body);
+    let heard = served.raw(&called("guest.operator", "cancel", &json!({"run": "a"}), 0));
+    assert!(heard.body.contains("TOO_MANY_REQUESTS"), "{}", heard.body);
+    served.fake.open();
+}
+
+#[test]
+fn whoever_waits_for_runs_leaves_places_to_wait_in() {
+    let served = hurried(patient());
+    let wait = |token: &str, seconds: u64, bytes: usize| {
+        called(token, "watch", &json!({"run": "a", "wait_seconds": seconds}), bytes)
+    };
+    let waiting: Vec<_> = (0..64).map(|_| served.say(&wait("guest.reader", 600, 0))).collect();
+    until("all wait", || served.fake.started() >= 64);
+    let refused = served.raw(&wait("guest.reader", 600, 0));
+    assert!(refused.body.contains("too many callers wait"), "{}", refused.body);
+    for token in ["reader", "guest.operator"] {
+        let heard = served.raw(&wait(token, 0, 0));
+        assert_eq!((heard.status, &heard.json()["result"]["isError"]), (200, &json!(false)), "{}", heard.body);
+    }
+    // What was said is held as long as somebody waits.
+    let refused = served.raw(&wait("reader", 600, 8_000_000));
+    assert!(refused.body.contains("16384 bytes at most"), "{}", refused.body);
+    drop(waiting);
 }
