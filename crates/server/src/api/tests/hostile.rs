@@ -1,5 +1,6 @@
 //! Programs that mean harm: none of them takes more than its share, none is taken for another, and the next one is served.
 
+use std::collections::BTreeSet;
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
@@ -193,20 +194,25 @@ fn a_token_has_a_share_of_the_threads_and_a_tenant_too() {
 
 #[test]
 fn whoever_waits_for_runs_leaves_places_to_wait_in() {
-    let served = hurried(patient());
-    let wait = |token: &str, seconds: u64, bytes: usize| {
-        called(token, "watch", &json!({"run": "a", "wait_seconds": seconds}), bytes)
+    let served = served();
+    let wait = |token: &str, run: &str, seconds: u64, bytes: usize| {
+        called(token, "watch", &json!({"run": run, "wait_seconds": seconds}), bytes)
     };
-    let waiting: Vec<_> = (0..64).map(|_| served.say(&wait("guest.reader", 600, 0))).collect();
-    until("all wait", || served.fake.started() >= 64);
-    let refused = served.raw(&wait("guest.reader", 600, 0));
+    let waiting: Vec<_> = (0..64).map(|n| served.say(&wait("guest.reader", &format!("r{n}"), 600, 0))).collect();
+    // Each of them is looked at, however often.
+    let seen = || {
+        let asked = served.fake.asked.lock().unwrap();
+        asked.iter().filter_map(|(_, _, given)| given.path.get("run").cloned()).collect::<BTreeSet<_>>().len()
+    };
+    until("all wait", || seen() == 64);
+    let refused = served.raw(&wait("guest.reader", "one-more", 600, 0));
     assert!(refused.body.contains("too many callers wait"), "{}", refused.body);
     for token in ["reader", "guest.operator"] {
-        let heard = served.raw(&wait(token, 0, 0));
+        let heard = served.raw(&wait(token, "a", 0, 0));
         assert_eq!((heard.status, &heard.json()["result"]["isError"]), (200, &json!(false)), "{}", heard.body);
     }
     // What was said is held as long as somebody waits.
-    let refused = served.raw(&wait("reader", 600, 8_000_000));
+    let refused = served.raw(&wait("reader", "a", 600, 8_000_000));
     assert!(refused.body.contains("16384 bytes at most"), "{}", refused.body);
     drop(waiting);
 }
