@@ -22,10 +22,11 @@ const ALIVE_EVERY: Duration = Duration::from_secs(5);
 const ALIVE_TRIES: u32 = 2;
 
 /// The same, for the database to keep with us: a machine that is cut off or stopped in the middle of a transaction holds the log
-/// of its tenant, and so everybody. As far as this database knows of such settings.
-pub(super) const LET_GO: &str = "SELECT set_config(s.name, k.value, false) FROM (VALUES
+/// of its tenant, and so everybody. And nothing is compiled: every question here is answered sooner than that is done. As far as
+/// this database knows of such settings.
+const SETTINGS: &str = "SELECT set_config(s.name, k.value, false) FROM (VALUES
         ('idle_in_transaction_session_timeout', '10s'), ('tcp_user_timeout', '10s'), ('tcp_keepalives_idle', '5'),
-        ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '2')) AS k (name, value)
+        ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '2'), ('jit', 'off')) AS k (name, value)
     JOIN pg_settings s ON s.name = k.name";
 
 /// Held while the tables are made or changed, so that many machines may start at once.
@@ -59,11 +60,11 @@ pub(super) fn config(url: &str) -> Result<Config, JournalError> {
 
 pub(super) fn pool(config: &Config) -> Result<Pool, JournalError> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let let_go = Hook::async_fn(|client: &mut deadpool_postgres::ClientWrapper, _| {
-        Box::pin(async move { client.batch_execute(LET_GO).await.map_err(HookError::Backend) })
+    let settings = Hook::async_fn(|client: &mut deadpool_postgres::ClientWrapper, _| {
+        Box::pin(async move { client.batch_execute(SETTINGS).await.map_err(HookError::Backend) })
     });
     Pool::builder(Manager::from_config(config.clone(), NoTls, recycling))
-        .post_create(let_go)
+        .post_create(settings)
         .max_size(POOL_CONNECTIONS_MAX)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(CONNECT_WAIT))
@@ -77,7 +78,7 @@ pub(super) async fn connect(config: &Config) -> Result<Client, JournalError> {
     let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
     #[expect(clippy::disallowed_methods, reason = "the driver of one connection, which ends with its client")]
     tokio::spawn(connection);
-    client.batch_execute(LET_GO).await.map_err(failed)?;
+    client.batch_execute(SETTINGS).await.map_err(failed)?;
     Ok(client)
 }
 

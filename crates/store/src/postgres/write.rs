@@ -252,7 +252,7 @@ impl Writer {
         // As far as this database knows of such settings.
         let settings = "SELECT set_config(s.name, k.value, false) FROM (VALUES ('enable_seqscan', 'off'),
                 ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'),
-                ('enable_sort', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan')) AS k (name, value)
+                ('enable_sort', 'off'), ('plan_cache_mode', 'force_generic_plan')) AS k (name, value)
             JOIN pg_settings s ON s.name = k.name";
         client.batch_execute(settings).await.map_err(failed)?;
         let rows = Rows::prepare(client).await.map_err(failed)?;
