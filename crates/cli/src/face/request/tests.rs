@@ -58,7 +58,7 @@ fn words_become_path_query_and_content() {
 }
 
 #[test]
-fn what_no_route_stands_for_is_refused_with_what_there_is() {
+fn what_no_route_stands_for_is_refused_with_what_to_do() {
     let folder = Folder::new();
     let file = |name: &str, text: &[u8]| folder.file(name, text).display().to_string();
     let work = file("work.yaml", b"items: []\n");
@@ -73,7 +73,7 @@ fn what_no_route_stands_for_is_refused_with_what_there_is() {
         ),
     ] {
         let told = refused(&words);
-        assert!(told.contains(said) && told.contains("ledger append, ledger"), "{words:?}: {told}");
+        assert!(told.contains(said) && told.contains("leave out --server"), "{words:?}: {told}");
     }
     for (words, said) in [
         (vec!["status", ""], "cannot be \"\""),
