@@ -443,7 +443,8 @@ fn a_repository_that_never_answers_holds_up_who_named_it() {
     let at = web_of(&actum.path("repository/.git"));
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
-    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {{ \"code.test\" = \"127.0.0.1\" }}\n"));
+    let ports = [at, silent.local_addr().unwrap()].map(|at| format!("\"code.test:{}\" = \"127.0.0.1\"", at.port()));
+    actum.file("actum.toml", format!("{text}\n[sandbox]\nhosts = {{ {} }}\n", ports.join(", ")));
     let server = super::serve::Server::start(&actum, &["--workers", "0"]);
     let token = |tenant: &str| super::serve::token(&actum, "operator", &["--tenant", tenant]);
     let (guest, other) = (token("acme"), token("other"));
@@ -451,7 +452,14 @@ fn a_repository_that_never_answers_holds_up_who_named_it() {
     let never = begins(silent.local_addr().unwrap());
     std::thread::scope(|scope| {
         let first = scope.spawn(|| server.post(&guest, "/v1/workspaces", never.clone()));
-        let held = silent.accept().unwrap();
+        // Whoever is told no at once must not be waited for.
+        silent.set_nonblocking(true).unwrap();
+        let mut held = None;
+        until("it is asked", || {
+            held = held.take().or_else(|| silent.accept().ok());
+            held.is_some() || first.is_finished()
+        });
+        assert!(held.is_some(), "{:?}", first.join().unwrap());
         let refused = server.post(&guest, "/v1/workspaces", begins(at));
         assert!(refused.head.to_lowercase().contains("retry-after: 5"), "{refused:?}");
         assert_eq!(refused.is(429)["error"]["code"], "TOO_MANY_REQUESTS");
