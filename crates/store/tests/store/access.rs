@@ -7,14 +7,14 @@ use std::sync::Arc;
 use actum_ledger::access::{Change, Token, change_of, entry_id};
 use actum_ledger::journal::{JournalError, Outcome};
 use actum_ledger::refusal::Code;
-use actum_store::{Location, Older, Store, VERSION, open};
+use actum_store::{Location, Store, VERSION};
 use actum_testkit::access::{answer, create, id, own, revoke, row_of};
 use actum_testkit::event::{signal, submission};
 use actum_testkit::folder::Folder;
 use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::tenant;
 
-use crate::{opened, rivals, runtime};
+use crate::{old, opened, rivals};
 
 /// What they fight for.
 const FIGHTS: RangeInclusive<u64> = 0..=9;
@@ -101,47 +101,14 @@ async fn goes_on(store: &Arc<dyn Store>) {
 #[test]
 fn a_store_of_version_5_is_migrated() {
     let folder = Folder::new();
-    let path = folder.join("actum.db");
-    let steps = [
-        include_str!("../../migrations/sqlite-0001.sql"),
-        include_str!("../../migrations/sqlite-0002.sql"),
-        include_str!("../../migrations/sqlite-0003.sql"),
-        include_str!("../../migrations/sqlite-0004.sql"),
-        include_str!("../../migrations/sqlite-0005.sql"),
-    ];
-    let connection = rusqlite::Connection::open(&path).unwrap();
-    connection.execute_batch(&steps.concat()).unwrap();
-    let made = "INSERT INTO store (id) VALUES ('old'); PRAGMA application_id = 0x4163746d; PRAGMA user_version = 5";
-    connection.execute_batch(made).unwrap();
-    drop(connection);
-    let location = Location::Sqlite(path);
-    let refused = runtime().block_on(open(&location, Older::Refuse)).err().unwrap().to_string();
-    assert!(refused.contains("actum store migrate"), "{refused}");
-    let (runtime, store) = opened(&location);
+    let (runtime, store) = old::migrated(&old::sqlite(folder.join("actum.db"), 5));
     runtime.block_on(goes_on(&store));
 }
 
 #[test]
 fn a_shared_store_of_version_5_is_migrated() {
-    let (url, runtime) = (shared_url(), runtime());
-    runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-        runtime.spawn(connection);
-        client.batch_execute("CREATE SCHEMA actum; SET search_path = actum").await.unwrap();
-        for step in [
-            include_str!("../../migrations/postgres-0001.sql"),
-            include_str!("../../migrations/postgres-0002.sql"),
-            include_str!("../../migrations/postgres-0003.sql"),
-            include_str!("../../migrations/postgres-0004.sql"),
-            include_str!("../../migrations/postgres-0005.sql"),
-        ] {
-            client.batch_execute(step).await.unwrap();
-        }
-        client.batch_execute("INSERT INTO store (id, version) VALUES ('old', 5)").await.unwrap();
-        let location = Location::Postgres(url);
-        assert!(open(&location, Older::Refuse).await.is_err());
-        goes_on(&open(&location, Older::Migrate).await.unwrap()).await;
-    });
+    let (runtime, store) = old::migrated(&old::postgres(5));
+    runtime.block_on(goes_on(&store));
 }
 
 /// A batch of all kinds: what refuses one leaves the others alone.

@@ -6,6 +6,7 @@ mod access;
 mod blobs;
 mod conformance;
 mod model;
+mod old;
 mod pointer;
 mod registry;
 mod retention;

@@ -15,7 +15,7 @@ use actum_testkit::postgres::shared_url;
 use actum_testkit::runs::{LONG_MS, after, claim_of, end, held, new_run, step, tenant};
 use rusqlite::Connection;
 
-use crate::{opened, runtime};
+use crate::{old, opened, runtime};
 
 const WORKERS: usize = 16;
 const RUNS: usize = 500;
@@ -396,17 +396,8 @@ fn a_store_of_version_1_keeps_its_entries() {
 
 #[test]
 fn a_shared_store_of_version_1_is_migrated_only_when_told_to() {
-    let (url, runtime) = (shared_url(), runtime());
+    let (runtime, store) = old::migrated(&old::postgres(1));
     runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
-        runtime.spawn(connection);
-        client.batch_execute("CREATE SCHEMA actum; SET search_path = actum").await.unwrap();
-        client.batch_execute(include_str!("../../migrations/postgres-0001.sql")).await.unwrap();
-        client.batch_execute("INSERT INTO store (id, version) VALUES ('old', 1)").await.unwrap();
-        let location = Location::Postgres(url);
-        let refused = open(&location, Older::Refuse).await.err().unwrap().to_string();
-        assert!(refused.contains("actum store migrate"), "{refused}");
-        let store = open(&location, Older::Migrate).await.unwrap();
         assert_eq!((store.versions(), store.store_id()), ((1, VERSION), "old"));
         assert_eq!(store.submit(vec![new_run("t", "r-1")], Vec::new()).await.unwrap(), Written::Done);
         assert_eq!(store.claim(claim_of("t", 1)).await.unwrap().len(), 1);
