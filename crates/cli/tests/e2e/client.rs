@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::actum;
 use super::run::asked;
 
-const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\n";
+pub(crate) const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\n";
 const WORK: &str = "items:\n  - {id: one, agent_id: a, description: Do it.}\n";
-const SIGNATURE: &str = r#"
+pub(crate) const SIGNATURE: &str = r#"
 namespace: demo
 name: Sentiment
 version: 1

@@ -6,20 +6,10 @@ use actum_testkit::schemathesis::Schemathesis;
 use serde_json::Value;
 
 use super::actum;
+use super::client::{AGENTS, SIGNATURE};
 use super::run::asked;
 
 const SEED: &str = "1";
-const AGENTS: &str = "[agents.a]\ntype = \"command\"\ncommand = [\"true\"]\n";
-const SIGNATURE: &str = r#"
-namespace: demo
-name: Sentiment
-version: 1
-description: How a text feels.
-input_schema: {type: object, properties: {text: {type: string}}, required: [text], additionalProperties: false}
-output_schema: {type: object, properties: {label: {type: string}}, required: [label], additionalProperties: false}
-prompt_template: "How does this feel? {{ text }}"
-program_template: direct.v1
-"#;
 
 /// What fits the document may still be refused for what it says, or wait for somebody. 400 is no such answer: but the
 /// ledger says it of an entry that breaks its rules, more of which there are than a schema can tell.
