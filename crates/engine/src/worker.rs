@@ -257,13 +257,8 @@ impl Engine {
         let Some(submission) = &self.settings.submission else { return Ok(false) };
         // What is blocked while nothing is under way waits for somebody to resume what it depends on.
         for state in [RunState::Queued, RunState::Running] {
-            let filter = Filter {
-                state: Some(state),
-                submission: Some(submission.clone()),
-                place: None,
-                before: None,
-                limit: OVER_PAGE,
-            };
+            let submission = Some(submission.clone());
+            let filter = Filter { state: Some(state), submission, limit: OVER_PAGE, ..Filter::default() };
             let tenant = self.workshop.tenant();
             if !self.waiter.wait(self.waiter.runs.runs(&tenant, filter))?.is_empty() {
                 return Ok(false);

@@ -210,6 +210,8 @@ pub struct Filter {
     /// Runs with an id below this one.
     pub before: Option<String>,
     pub limit: usize,
+    /// The one field of the metadata that is wanted, for lists that may be long. A store that has nothing to send may give all.
+    pub only: Option<&'static str>,
 }
 
 /// The runs of every tenant. Whatever a write says is durable when it returns.

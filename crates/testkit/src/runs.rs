@@ -8,7 +8,7 @@ use actum_ledger::Journal;
 use actum_ledger::draft::Submission;
 use actum_ledger::refusal::Code;
 use actum_ledger::run::{Claim, Commit, End, Filter, Held, NewEvent, NewRun, Run, RunState, Runs, Settle, Written};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::event::{event, signal, submission};
 
@@ -596,6 +596,7 @@ async fn lists(store: &Both) {
     let mut all: Vec<_> = (0..12).map(|n| new_run("list", &format!("r-{n:02}"))).collect();
     all.iter_mut().skip(8).for_each(|run| run.submission = "s-2".into());
     all[3].place = "list-2".into();
+    all[11].metadata = json!({"about": "r-11", "more": {"said": "\"about\":"}}).to_string();
     store.submitted(all).await;
     for (n, run) in store.claim(claim_of("list", 5)).await.iter().enumerate() {
         let outcome = Some(json!({"error": {"code": if n % 2 == 0 { "X" } else { "Y" }, "message": "m"}}).to_string());
@@ -623,6 +624,13 @@ async fn lists(store: &Both) {
     assert_eq!(listed(narrow).await, ["r-10", "r-09", "r-08"]);
     assert_eq!(listed(Filter { place: Some("list-2".into()), ..some() }).await, ["r-03"]);
     assert!(listed(Filter::default()).await.is_empty());
+    // What is wanted of the metadata is there; what nobody has is null, or not there.
+    for (only, found) in [("about", [json!("r-11"), json!("r-10")]), ("nothing", [json!(null), json!(null)])] {
+        let filter = Filter { state: Some(RunState::Queued), only: Some(only), limit: 2, ..some() };
+        let runs = store.runs.runs(&t, filter).await.expect("runs");
+        let metadata = |run: &Run| serde_json::from_str::<Value>(&run.metadata).expect("JSON")[only].clone();
+        assert_eq!(runs.iter().map(metadata).collect::<Vec<_>>(), found);
+    }
 
     let code = |code: &str| Some(code.to_owned());
     let counts = store.runs.counts(&t).await.expect("counts");

@@ -296,8 +296,7 @@ fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
         let mut before = None;
         loop {
             let before_id = before.clone();
-            let filter =
-                Filter { state: Some(state), place: None, before: before_id, limit: RUNS_PAGE, submission: None };
+            let filter = Filter { state: Some(state), before: before_id, limit: RUNS_PAGE, ..Filter::default() };
             let runs = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
             let Some(last) = runs.last() else { break };
             before = Some(last.id.clone());

@@ -221,7 +221,8 @@ impl List {
         }
         let open = Open::new(Project::find(global)?, out)?;
         let limit = usize::from(self.limit);
-        let filter = Filter { state, before: self.cursor, limit: limit + 1, ..Filter::default() };
+        let only = Some(metadata::HASH);
+        let filter = Filter { state, before: self.cursor, limit: limit + 1, only, ..Filter::default() };
         let mut rows = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
         let more = rows.len() > limit;
         rows.truncate(limit);

@@ -12,11 +12,24 @@ use super::read::closed;
 use crate::change::{DOOMED_MAX, note};
 use crate::request::RunRequest;
 
-/// The columns `run_of` reads, in its order. The texts are looked up for those that are found.
-pub(super) const RUN: &str = "r.tenant, r.id, r.submission, r.item, r.robot, r.place, r.state, r.attempt, r.epoch,
-    r.version, r.owner, r.lease_until_ms, r.waits, r.cancel, r.created_ms, r.updated_ms,
-    (SELECT t.metadata FROM run_text t WHERE t.tenant = r.tenant AND t.id = r.id),
-    (SELECT o.outcome FROM run_outcome o WHERE o.tenant = r.tenant AND o.id = r.id)";
+/// The columns `run_of` reads, in its order, with what is wanted of the metadata. The texts are looked up for those that are
+/// found.
+macro_rules! run {
+    ($metadata:literal) => {
+        concat!(
+            "r.tenant, r.id, r.submission, r.item, r.robot, r.place, r.state, r.attempt, r.epoch, r.version, r.owner,
+             r.lease_until_ms, r.waits, r.cancel, r.created_ms, r.updated_ms,
+             (SELECT ",
+            $metadata,
+            " FROM run_text t WHERE t.tenant = r.tenant AND t.id = r.id),
+             (SELECT o.outcome FROM run_outcome o WHERE o.tenant = r.tenant AND o.id = r.id)"
+        )
+    };
+}
+
+pub(super) const RUN: &str = run!("t.metadata");
+/// With the one field of it that $2 names: a page of fifty is a third of what it is with all.
+const RUN_WITH_ONE: &str = run!("json_build_object($2::text, t.metadata::json -> $2)::text");
 
 impl Runs for Postgres {
     fn submit(&self, runs: Vec<NewRun>, entries: Vec<Submission>) -> Work<'static, Written> {
@@ -70,11 +83,13 @@ impl Runs for Postgres {
 
     fn runs<'a>(&'a self, tenant: &'a Tenant, filter: Filter) -> Work<'a, Vec<Run>> {
         Box::pin(async move {
-            let Filter { state, submission, place, before, limit } = filter;
+            let Filter { state, submission, place, before, limit, only } = filter;
             let (tenant, state) = (tenant.as_str(), state.map(RunState::word));
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let mut sql = format!("SELECT {RUN} FROM run r WHERE r.tenant = $1");
             let mut values: Vec<&(dyn ToSql + Sync)> = vec![&tenant];
+            values.extend(only.as_ref().map(|only| only as &(dyn ToSql + Sync)));
+            let columns = if only.is_some() { RUN_WITH_ONE } else { RUN };
+            let mut sql = format!("SELECT {columns} FROM run r WHERE r.tenant = $1");
             // Only the conditions that are asked for: each choice of them has an index, or a plan, of its own.
             let (state, rest) = (state.as_ref().map(|s| s as &(dyn ToSql + Sync)), [&submission, &place, &before]);
             let rest = rest.map(|value| value.as_ref().map(|v| v as &(dyn ToSql + Sync)));
