@@ -20,7 +20,7 @@ fn sources() -> Vec<(String, String)> {
 }
 
 /// What one of them does not have, and where we use it all the same.
-const SPECIAL: [(&str, &[&str]); 26] = [
+const SPECIAL: [(&str, &[&str]); 27] = [
     ("LISTEN ", &[]),
     ("NOTIFY ", &[]),
     ("CREATE FUNCTION", &[]),
@@ -42,6 +42,7 @@ const SPECIAL: [(&str, &[&str]); 26] = [
     ("PREPARE TRANSACTION", &[]),
     ("COPY ", &[]),
     ("pg_advisory_xact_lock", &["open"]),
+    ("pg_logical_emit_message", &["write"]),
     ("LOCK TABLE", &["upkeep"]),
     ("TEMP TABLE", &["upkeep"]),
     ("toast_tuple_target", &["0002"]),

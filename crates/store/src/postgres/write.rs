@@ -35,10 +35,10 @@ use crate::request::RunRequest;
 use crate::spend::{Planned, SpendRequest, Spent};
 use crate::webhook::WebhookDone;
 
-/// Runs until all callers are gone. A connection that failed is not used again; the next batch gets a new one.
 /// How often a batch is begun that the database gave up for the sake of another one.
 const TRIES_MAX: u32 = 5;
 
+/// Runs until all callers are gone. A connection that failed is not used again; the next batch gets a new one.
 pub(super) fn run(config: Config, mut receiver: Receiver) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     runtime.block_on(async move {
@@ -71,6 +71,10 @@ async fn take<'a>(writer: &'a mut Option<Writer>, config: &Config) -> Result<&'a
     writer.as_ref().ok_or_else(|| JournalError::Unavailable("no connection".into()))
 }
 
+/// Writes a word that means nothing into the log of the database, and waits until it is on the disk: with it all that was
+/// written before.
+const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'actum', '')";
+
 /// Where those queue who make or revoke tokens, whose ids are one among all tenants. No tenant has this name.
 const ALL_TENANTS: &str = "";
 
@@ -85,6 +89,8 @@ struct Writer {
     /// Transactions begun, to know when plans are old.
     begun: Cell<u64>,
     lock: Statement,
+    /// Returns when all that was committed before it is on the disk; if this database has such a thing.
+    flush: Option<Statement>,
     logs: Statement,
     entries: Statement,
     executions: Statement,
@@ -267,6 +273,11 @@ impl Writer {
             LEFT JOIN ledger_entry e ON e.tenant = k.tenant AND e.id = k.id";
         let tokens = format!("SELECT {TOKEN} FROM token WHERE id = ANY($1)");
         let client = &rows.client;
+        // Not every database that speaks this language has it, nor lets everybody.
+        let flush = match client.prepare(FLUSH).await {
+            Ok(flush) => client.execute(&flush, &[]).await.is_ok().then_some(flush),
+            Err(_) => None,
+        };
         let (lock, logs, entries, executions, tokens) = tokio::try_join!(
             client.prepare(lock),
             client.prepare(logs),
@@ -277,7 +288,7 @@ impl Writer {
         .map_err(failed)?;
         let (run_rows, spend_rows, access_rows) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         let begun = Cell::new(0);
-        Ok(Self { rows, run_rows, spend_rows, access_rows, begun, lock, logs, entries, executions, tokens })
+        Ok(Self { rows, run_rows, spend_rows, access_rows, begun, lock, flush, logs, entries, executions, tokens })
     }
 
     async fn commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
@@ -305,7 +316,7 @@ impl Writer {
             self.access_rows.get_or_try_init(|| AccessRows::prepare(&self.rows.client)).await.map_err(failed)?;
         }
         let keys = keys(about_runs(requests));
-        let facts = self.begin(requests, run_rows, spend_rows, &keys).await?;
+        let (flush, facts) = self.begin(requests, run_rows, spend_rows, &keys).await?;
         crash::point("append.begun");
 
         let now = Moment::new(Timestamp::now());
@@ -318,7 +329,7 @@ impl Writer {
                 Err((at, refusal)) => refused.insert(at, refusal),
             };
         };
-        self.write(plan, run_rows, spend_rows, &now).await
+        self.write(plan, run_rows, spend_rows, flush, &now).await
     }
 
     async fn write(
@@ -326,6 +337,7 @@ impl Writer {
         plan: Plan<'_>,
         run_rows: Option<&RunRows>,
         spend_rows: Option<&SpendRows>,
+        flush: Option<&Statement>,
         now: &Moment,
     ) -> Result<Vec<Done>, JournalError> {
         let Plan { book, roll: Roll { plan: run_plan, .. }, purse, answers, entries, letters, .. } = plan;
@@ -367,7 +379,15 @@ impl Writer {
             }
         };
         let journal = async { self.rows.append(&entries, &logs).await.map_err(failed) };
-        let commit = async { client.batch_execute("COMMIT").await.map_err(failed) };
+        let commit = async {
+            let flush = async {
+                match flush {
+                    Some(flush) => client.execute(flush, &[]).await.map(|_| ()),
+                    None => Ok(()),
+                }
+            };
+            tokio::try_join!(biased; client.batch_execute("COMMIT"), flush).map(|_| ()).map_err(failed)
+        };
         // One flight, in this order. If a row is refused the server turns the COMMIT into a ROLLBACK, and the error of
         // that row is what is returned. What is claimed comes last: nobody is waited for from then on, so that two
         // writers never wait for each other.
@@ -401,13 +421,17 @@ impl Writer {
     /// Runs come, end and set others free only by whoever has the turn at their tenant's log, too. A step of one run needs
     /// the run and no turn: a busy tenant's log is no place to queue at for those who have nothing to tell it. Nor do
     /// claims, which wait for nobody.
+    ///
+    /// A turn ends with the transaction and not when that is on the disk, so that many machines have their waiting for it in
+    /// common. Whoever comes next may build on what is not there yet: the database writes in one order, so what is built
+    /// on it is there only if it is. Nobody is answered before that: what has to be done for it comes with the facts.
     async fn begin(
         &self,
         requests: &[Request],
         run_rows: Option<&RunRows>,
         spend_rows: Option<&SpendRows>,
         concerned: &[Key<'_>],
-    ) -> Result<Facts, JournalError> {
+    ) -> Result<(Option<&Statement>, Facts), JournalError> {
         let client = &self.rows.client;
         // A request about money may find that the ledger has to be told something.
         let spenders = spending(requests).map(|request| request.tenant().as_str());
@@ -421,10 +445,11 @@ impl Writer {
         let all = if tokens.is_empty() { None } else { Some(ALL_TENANTS) };
         let tenants: BTreeSet<&str> = writers.iter().copied().chain(runs).chain(keepers).chain(all).collect();
         let tenants: Vec<_> = tenants.into_iter().collect();
+        let flush = self.flush.as_ref().filter(|_| !tenants.is_empty());
         loop {
             let (_, locked, logs, entries, executions, tokens, runs, money) = tokio::try_join!(
                 biased;
-                async { client.batch_execute(self.begin_sql()).await.map_err(failed) },
+                async { client.batch_execute(&self.begin_sql(flush.is_some())).await.map_err(failed) },
                 self.read_of(&self.lock, &tenants),
                 self.read_of(&self.logs, &writers),
                 self.read_entries(requests),
@@ -444,7 +469,7 @@ impl Writer {
                 },
             )?;
             if locked.len() == tenants.len() {
-                return Ok(Facts { logs, entries, executions, tokens, runs, money });
+                return Ok((flush, Facts { logs, entries, executions, tokens, runs, money }));
             }
             // A tenant's first entry. Its lock is made in a transaction of its own: making it while holding others
             // could have two writers wait for each other.
@@ -455,13 +480,12 @@ impl Writer {
     }
 
     /// Plans are made anew after the 1st, 2nd, 4th … transaction: the first ones were made for tables that were empty.
-    fn begin_sql(&self) -> &'static str {
+    fn begin_sql(&self, is_flushed_later: bool) -> String {
         let begun = self.begun.get();
         self.begun.set(begun + 1);
-        match begun.is_power_of_two() {
-            true => "DISCARD PLANS; BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-            false => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-        }
+        let plans = if begun.is_power_of_two() { "DISCARD PLANS; " } else { "" };
+        let commit = if is_flushed_later { "; SET LOCAL synchronous_commit = off" } else { "" };
+        format!("{plans}BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE{commit}")
     }
 
     async fn read_of(&self, statement: &Statement, names: &[&str]) -> Result<Vec<Row>, JournalError> {

@@ -5,6 +5,7 @@
 mod access;
 mod blobs;
 mod conformance;
+mod durable;
 mod model;
 mod old;
 mod pointer;
