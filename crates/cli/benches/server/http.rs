@@ -30,6 +30,7 @@ pub(crate) fn request(at: SocketAddr, token: &str, method: &str, path: &str, con
 
 /// A connection that stays.
 pub(crate) struct Caller {
+    at: SocketAddr,
     stream: TcpStream,
     held: Vec<u8>,
 }
@@ -38,16 +39,30 @@ impl Caller {
     pub(crate) async fn new(at: SocketAddr) -> Self {
         let stream = TcpStream::connect(at).await.expect("it listens");
         stream.set_nodelay(true).expect("a socket");
-        Self { stream, held: Vec::with_capacity(BUFFER_BYTES) }
+        Self { at, stream, held: Vec::with_capacity(BUFFER_BYTES) }
     }
 
-    /// The status and the content of the answer.
+    /// The status and the content of the answer. If the server has closed a connection on which nothing was said for long,
+    /// it is asked on another.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> (u16, Vec<u8>) {
-        self.stream.write_all(request).await.expect("it listens");
+        match self.try_ask(request).await {
+            Some(answer) => answer,
+            None => {
+                *self = Self::new(self.at).await;
+                self.try_ask(request).await.expect("it answers")
+            }
+        }
+    }
+
+    async fn try_ask(&mut self, request: &[u8]) -> Option<(u16, Vec<u8>)> {
         self.held.clear();
+        self.stream.write_all(request).await.ok()?;
         loop {
-            let read = self.stream.read_buf(&mut self.held).await.expect("it answers");
-            assert!(read > 0, "it hung up: {}", String::from_utf8_lossy(&self.held));
+            let read = self.stream.read_buf(&mut self.held).await.unwrap_or(0);
+            if read == 0 {
+                assert!(self.held.is_empty(), "it hung up: {}", String::from_utf8_lossy(&self.held));
+                return None;
+            }
             let Some(head) = self.held.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
             let text = std::str::from_utf8(&self.held[..head]).expect("a head is text");
             let length = text.lines().find_map(|line| {
@@ -56,7 +71,7 @@ impl Caller {
             });
             if self.held.len() >= head + 4 + length.unwrap_or(0) {
                 let status = text[9..12].parse().expect("a status");
-                return (status, self.held[head + 4..].to_vec());
+                return Some((status, self.held[head + 4..].to_vec()));
             }
         }
     }

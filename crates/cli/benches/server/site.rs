@@ -129,3 +129,20 @@ pub(crate) fn postgres_cpu_ms() -> f64 {
     let stats = entries.map(|entry| std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default());
     stats.filter(|stat| stat.contains("(postgres)")).map(|stat| ticks(&stat)).sum::<f64>() * TICK_MS
 }
+
+/// Time that all processors of this machine together were busy, and had nothing to do, so far.
+pub(crate) fn machine_ms() -> (f64, f64) {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+    // The fourth is idle, the fifth idle until a disk answers.
+    let idle: f64 = ticks.iter().skip(3).take(2).sum();
+    ((ticks.iter().sum::<f64>() - idle) * TICK_MS, idle * TICK_MS)
+}
+
+/// The share of the time since then in which they were busy.
+pub(crate) fn busy_since((busy, idle): (f64, f64)) -> f64 {
+    let (busy_now, idle_now) = machine_ms();
+    let (busy, idle) = (busy_now - busy, idle_now - idle);
+    busy / (busy + idle).max(1.0)
+}

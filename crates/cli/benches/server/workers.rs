@@ -17,7 +17,7 @@ use tokio_postgres::{Client, NoTls};
 use crate::http::runtime;
 use crate::measure::{median, print, spread};
 use crate::noop::{Count, IdleShop, waiter, wanted as noop_wanted};
-use crate::site::{Site, cpu_ms, postgres_cpu_ms, work};
+use crate::site::{Site, busy_since, cpu_ms, machine_ms, postgres_cpu_ms, work};
 use crate::{Bars, Wanted, weather};
 
 const WORKERS: [usize; 2] = [1, 4];
@@ -40,16 +40,19 @@ struct Round {
     /// Of the two processors, how much the workers and how much PostgreSQL used.
     own: f64,
     postgres: f64,
+    /// And everything on this machine, agents and the system among it.
+    all: f64,
     waits: String,
 }
 
 impl Round {
     fn tell(&self, what: &str) {
         print(&format!(
-            "    {what}: {:.1} runs/s; processors: workers {:.0} %, PostgreSQL {:.0} % of {CORES}; PostgreSQL: {}; {}",
+            "    {what}: {:.1} runs/s; of {CORES} processors: workers {:.0} %, PostgreSQL {:.0} %, all {:.0} %; PostgreSQL: {}; {}",
             self.per_second,
             self.own * 100.0,
             self.postgres * 100.0,
+            self.all * 100.0,
             self.waits,
             weather()
         ));
@@ -146,7 +149,7 @@ fn idle_round(url: &str, round: usize, workers: usize, jobs: usize) -> Round {
         let client = connect(url).await;
         let pids: Vec<u32> = all.iter().map(|worker| worker.0.id()).collect();
         let used = || pids.iter().map(|pid| cpu_ms(*pid)).sum::<f64>();
-        let (before, server) = (used(), postgres_cpu_ms());
+        let (before, server, machine) = (used(), postgres_cpu_ms(), machine_ms());
         let begun = Instant::now();
         for worker in &mut all {
             worker.0.stdin.as_mut().expect("a pipe").write_all(b"go\n").expect("it waits");
@@ -155,7 +158,7 @@ fn idle_round(url: &str, round: usize, workers: usize, jobs: usize) -> Round {
         let took = begun.elapsed().as_secs_f64();
         let share = |ms: f64| ms / 1e3 / took / CORES;
         let (own, postgres) = (share(used() - before), share(postgres_cpu_ms() - server));
-        Round { per_second: IDLE_RUNS as f64 / took, own, postgres, waits }
+        Round { per_second: IDLE_RUNS as f64 / took, own, postgres, all: busy_since(machine), waits }
     })
 }
 
@@ -166,7 +169,7 @@ fn real_round(site: &Site, agent: &str, workers: usize) -> Round {
     let ended = site.actum.run(&["run", "--json", "--detach", file.to_str().expect("a path")]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let submission = ended.json()["submission"].as_str().expect("an id").to_owned();
-    let server = postgres_cpu_ms();
+    let (server, machine) = (postgres_cpu_ms(), machine_ms());
     let all: Vec<Running> =
         (0..workers).map(|_| site.actum.start(&["worker", "--json", "--slots", "1"], &[])).collect();
     let round = runtime().block_on(async {
@@ -174,6 +177,7 @@ fn real_round(site: &Site, agent: &str, workers: usize) -> Round {
         let sql = "SELECT min(place) FROM run WHERE submission = $1";
         let place: String = client.query_one(sql, &[&submission]).await.expect("a row").get(0);
         let waits = until_over(&client, &place, REAL_RUNS).await;
+        let busy = busy_since(machine);
         let sql = "SELECT max(r.updated_ms) - min(e.at_ms), count(DISTINCT r.id) FILTER (WHERE r.state = 'succeeded')
                    FROM run r JOIN run_event e ON e.tenant = r.tenant AND e.run = r.id WHERE r.submission = $1";
         let row = client.query_one(sql, &[&submission]).await.expect("a row");
@@ -181,7 +185,8 @@ fn real_round(site: &Site, agent: &str, workers: usize) -> Round {
         let took = row.get::<_, i64>(0) as f64 / 1e3;
         let share = |ms: f64| ms / 1e3 / took / CORES;
         let own = share(all.iter().map(|worker| cpu_ms(worker.id())).sum());
-        Round { per_second: REAL_RUNS as f64 / took, own, postgres: share(postgres_cpu_ms() - server), waits }
+        let postgres = share(postgres_cpu_ms() - server);
+        Round { per_second: REAL_RUNS as f64 / took, own, postgres, all: busy, waits }
     });
     for worker in all {
         worker.signal("TERM");
@@ -190,11 +195,22 @@ fn real_round(site: &Site, agent: &str, workers: usize) -> Round {
     round
 }
 
+/// What the share of the processors that one worker keeps busy leaves for others: so many times as much, and no more.
+fn at_most(busy: &[f64]) -> String {
+    let busy = median(busy.iter().copied());
+    format!(
+        "one keeps {:.0} % of this machine's processors busy, so any number can do {:.1} × at most",
+        busy * 100.0,
+        1.0 / busy
+    )
+}
+
 pub(crate) fn run(wanted: &Wanted, bars: &mut Bars) {
     let url = shared_url();
     let site = Site::new("postgres");
     let kinds = ["hands that do nothing", "an agent that does nothing", "an agent that waits 100 ms"];
     let mut found: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    let mut busy: [Vec<f64>; 3] = Default::default();
     for round in 0..wanted.rounds {
         for workers in WORKERS {
             let rounds = [
@@ -205,6 +221,9 @@ pub(crate) fn run(wanted: &Wanted, bars: &mut Bars) {
             for (kind, figures) in rounds.iter().enumerate() {
                 figures.tell(&format!("{workers} × 1, {}", kinds[kind]));
                 found.entry((kind, workers)).or_default().push(figures.per_second);
+                if workers == 1 {
+                    busy[kind].push(figures.all);
+                }
             }
         }
         for workers in WORKERS {
@@ -217,7 +236,7 @@ pub(crate) fn run(wanted: &Wanted, bars: &mut Bars) {
     for (kind, name) in kinds.iter().enumerate() {
         let [one, four] = WORKERS.map(|workers| &found[&(kind, workers)]);
         let ratios: Vec<f64> = one.iter().zip(four).map(|(one, four)| four / one).collect();
-        print(&format!("  {name}: one {}, four {}", spread(one), spread(four)));
+        print(&format!("  {name}: one {}, four {}; {}", spread(one), spread(four), at_most(&busy[kind])));
         bars.judge(format!("workers: {name}, four / one"), &ratios, RATIO_MIN, false);
     }
     let [one, four] = WORKERS.map(|workers| median(found[&(kinds.len(), workers)].iter().copied()));
