@@ -79,6 +79,8 @@ pub struct Route {
     pub creates: bool,
     /// Whether it goes on telling what happens, to whoever takes `text/event-stream`.
     pub streams: bool,
+    /// Whether the answer is an archive, whatever is asked for.
+    pub is_archive: bool,
 }
 
 impl Route {
@@ -102,6 +104,11 @@ impl Route {
         self
     }
 
+    const fn archive(mut self) -> Self {
+        self.is_archive = true;
+        self
+    }
+
     /// For looks at what not everybody who may look should see.
     const fn needs(mut self, need: Need) -> Self {
         self.need = need;
@@ -117,15 +124,16 @@ impl Route {
 
 const fn get(path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
     let (method, need) = (Method::Get, Need::Read);
-    Route { method, path, command, fixed: &[], args, need, status: 200, creates: false, streams: false }
+    let (fixed, status) = (&[] as &[&str], 200);
+    Route { method, path, command, fixed, args, need, status, creates: false, streams: false, is_archive: false }
 }
 
 const fn post(need: Need, path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
-    Route { method: Method::Post, path, command, fixed: &[], args, need, status: 200, creates: true, streams: false }
+    Route { method: Method::Post, need, creates: true, ..get(path, command, args) }
 }
 
 const fn delete(need: Need, path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
-    Route { method: Method::Delete, path, command, fixed: &[], args, need, status: 200, creates: false, streams: false }
+    Route { method: Method::Delete, need, ..get(path, command, args) }
 }
 
 const fn path(name: &'static str) -> Arg {
@@ -304,6 +312,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/workspaces", &["workspace", "list"], &[]),
     post(Operate, "/v1/workspaces", &["workspace", "add"], &[field("name"), field("snapshot"), field("git"), field("commit")]).answers(201),
     get("/v1/workspaces/{name}", &["workspace", "show"], &[path("name")]),
+    get("/v1/workspaces/{name}/archive", &["workspace", "archive"], &[path("name"), query("at")]).archive(),
     get("/v1/workspaces/{name}/history", &["workspace", "history"], &[path("name"), query("limit"), query("cursor")]),
     get("/v1/snapshots", &["snapshot", "list"], &[]),
     post(Operate, "/v1/snapshots", &["snapshot", "freeze"], &[field("include"), field("exclude"), field("paranoid")]).answers(201),

@@ -1,6 +1,6 @@
 //! Documents of the user: read from a file or stdin, bounded, and parsed with positions.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use actum_api::error;
@@ -30,7 +30,15 @@ impl Document {
         } else {
             std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text))
         };
-        read.map_err(|e| Failure::new(error::FILE, format!("cannot read {name}: {e}")))?;
+        read.map_err(|e| {
+            let failure = Failure::new(error::FILE, format!("cannot read {name}: {e}"));
+            match (e.kind(), std::env::current_dir()) {
+                (ErrorKind::NotFound, Ok(here)) if !stdin && path.is_relative() => {
+                    failure.hint(format!("it was looked for in {}", here.display()))
+                }
+                _ => failure,
+            }
+        })?;
         if text.len() > DOCUMENT_BYTES_MAX {
             let message = format!("{name} is larger than {DOCUMENT_BYTES_MAX} bytes");
             return Err(Failure::new(error::FILE, message).hint("make it smaller, or several files of it"));

@@ -2,6 +2,7 @@
 
 mod access;
 mod approval;
+mod archive;
 mod args;
 mod capture;
 mod cell;

@@ -1,5 +1,7 @@
 //! `actum workspace`: workspaces that no machine owns. Make one, see where it is and how it got there, have it in a folder.
 
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use actum_api::error;
@@ -11,6 +13,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Ended;
+use crate::archive;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
@@ -31,6 +34,8 @@ pub(crate) enum Verb {
     History(History),
     /// Put it into a new or empty folder
     Checkout(Checkout),
+    /// All its files as a tar archive
+    Archive(Archive),
 }
 
 #[derive(Debug, Args)]
@@ -94,6 +99,23 @@ pub(crate) struct Checkout {
     of: Of,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Archive {
+    /// The workspace: its name, `snapshot:ID` or `git+URL#COMMIT`
+    name: String,
+
+    /// As it was after this move
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
+
+    /// Where to write it [default: stdout]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    of: Of,
+}
+
 /// Whose workspace: whoever is at this machine may give others one, and look what became of it.
 #[derive(Debug, Args)]
 pub(crate) struct Of {
@@ -128,6 +150,7 @@ impl Verb {
             Self::Show(name) => show(&open, &open.known_head(&named(&name.name)?.name())?, out),
             Self::History(history) => history.run(&open, out),
             Self::Checkout(checkout) => checkout.run(&checkout.of.opened(open, out)?, out),
+            Self::Archive(archive) => archive.run(&archive.of.opened(open, out)?, out),
         }
     }
 }
@@ -229,22 +252,70 @@ impl History {
     }
 }
 
+/// What a workspace is called, and what it holds: now, or after that move.
+fn held(open: &Open, name: &str, at: Option<u64>) -> Result<(String, Digest), Failure> {
+    let head = open.known_head(&named(name)?.name())?;
+    let tree = match at {
+        None => head.tree,
+        Some(n) => {
+            let made = open.made(&head.workspace, n)?;
+            made.map(|made| made.after)
+                .ok_or_else(|| Failure::new(error::NOT_FOUND, format!("{} has no move {n}", head.workspace)))?
+        }
+    };
+    Ok((head.workspace, tree))
+}
+
+impl Archive {
+    fn run(&self, open: &Open, out: &mut Out) -> Ended {
+        if self.output.is_none() && !out.is_captured() && std::io::stdout().is_terminal() {
+            let failure = Failure::new(error::USAGE, "an archive is nothing to read");
+            return Err(failure.hint("say where to write it with --output, or pipe it into `tar x`"));
+        }
+        let (name, tree) = held(open, &self.name, self.at)?;
+        let blobs = open.project.blobs()?;
+        bring(&*blobs, tree)?;
+        let Some(path) = &self.output else {
+            archive::write(&*blobs, tree, &mut Stdout(out))?;
+            return Ok(0);
+        };
+        let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()));
+        let mut file = BufWriter::new(File::create_new(path).map_err(cannot)?);
+        let written = archive::write(&*blobs, tree, &mut file);
+        let kept = written.and_then(|files| {
+            let file = file.into_inner().map_err(|e| cannot(e.into_error()))?;
+            file.sync_all().map_err(cannot).map(|()| files)
+        });
+        // Half an archive is none.
+        let files = kept.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        let (id, file) = (tree.to_hex(), path.display().to_string());
+        out.result(&json!({"name": name, "tree": id, "files": files, "file": file}), || format!("{id} in {file}"));
+        Ok(0)
+    }
+}
+
+/// Where results go, to be written to.
+struct Stdout<'a>(&'a mut Out);
+
+impl Write for Stdout<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.bytes(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Checkout {
     fn run(&self, open: &Open, out: &mut Out) -> Ended {
-        let head = open.known_head(&named(&self.name)?.name())?;
-        let tree = match self.at {
-            None => head.tree,
-            Some(n) => {
-                let made = open.made(&head.workspace, n)?;
-                made.map(|made| made.after)
-                    .ok_or_else(|| Failure::new(error::NOT_FOUND, format!("{} has no move {n}", head.workspace)))?
-            }
-        };
+        let (name, tree) = held(open, &self.name, self.at)?;
         let blobs = open.project.blobs()?;
         bring(&*blobs, tree)?;
         thaw_new(&open.project.folder()?, &*blobs, tree, &self.dir)?;
         let (id, folder) = (tree.to_hex(), self.dir.display().to_string());
-        out.result(&json!({"name": head.workspace, "tree": id, "folder": folder}), || format!("{id} in {folder}"));
+        out.result(&json!({"name": name, "tree": id, "folder": folder}), || format!("{id} in {folder}"));
         Ok(0)
     }
 }

@@ -30,6 +30,7 @@ const SILENCE: Duration = Duration::from_secs(3_600);
 /// How often a request is sent whose connection breaks, if doing it twice is doing it once.
 const TRIES_MAX: usize = 2;
 const EXIT: &str = "x-actum-exit";
+const REMARKS: &str = "x-actum-remarks";
 
 /// Commands that work on this machine whoever else is asked.
 const LOCAL: [&str; 9] =
@@ -189,6 +190,17 @@ pub(super) fn unanswered(server: &str, e: &ClientError) -> Failure {
 }
 
 pub(super) fn tell(answer: &Answer, out: &mut Out) -> Ended {
+    let remarks = answer.header(REMARKS).and_then(|text| serde_json::from_str::<Vec<String>>(text).ok());
+    let told = tell_result(answer, out);
+    // Whoever asked for JSON is told only what has to be known.
+    if out.is_json() || !out.quiet() {
+        let remarks = remarks.unwrap_or_default();
+        remarks.iter().flat_map(|remark| remark.lines()).for_each(|line| out.aside(&crate::ui::clean(line)));
+    }
+    told
+}
+
+fn tell_result(answer: &Answer, out: &mut Out) -> Ended {
     let exit = answer.header(EXIT).and_then(|code| code.parse::<u8>().ok());
     if answer.status < 400 {
         if !(200..300).contains(&answer.status) {

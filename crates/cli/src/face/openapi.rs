@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{Form, Shape, forms};
 use super::{JSON, JSON_LINES, result, value};
+use crate::archive;
 
 /// Commands that take many documents, one a line.
 pub(super) const LINES_IN: [&[&str]; 2] = [&["ledger", "append"], &["dataset", "import"]];
@@ -194,6 +195,7 @@ fn schemas() -> Map<String, Value> {
 fn responses(route: &Route) -> Value {
     let mut headers = json!({
         "X-Actum-Exit": {"$ref": "#/components/headers/Exit"},
+        "X-Actum-Remarks": {"$ref": "#/components/headers/Remarks"},
         "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
     });
     if route.creates {
@@ -201,6 +203,9 @@ fn responses(route: &Route) -> Value {
     }
     let mut content =
         json!({JSON: {"schema": result::schema(route.command)}, "text/plain": {"schema": {"type": "string"}}});
+    if route.is_archive {
+        content = json!({ archive::CONTENT_TYPE: {} });
+    }
     if LINES_OUT.contains(&route.command) {
         content[JSON_LINES] = json!({"schema": {"type": "string"}});
     }
@@ -255,6 +260,10 @@ fn components() -> Value {
             "Exit": {
                 "description": "The exit code that the command would have ended with.",
                 "schema": {"type": "integer", "minimum": 0, "maximum": 255},
+            },
+            "Remarks": {
+                "description": "What the command would have said beside its result: a list of texts, as JSON in ASCII.",
+                "schema": {"type": "string"},
             },
             "ETag": {"description": "Stands for the content of this answer.", "schema": {"type": "string"}},
             "Replayed": {

@@ -72,8 +72,11 @@ pub(super) fn of(matches: &ArgMatches) -> Result<Request, Failure> {
     let (names, typed) = leaf(matches);
     let own: Vec<&Form> = forms().iter().filter(|form| form.route.command == names).collect();
     if own.is_empty() {
-        let message = format!("`actum {}` does not work over a server", names.join(" "));
-        return Err(Failure::new(error::USAGE, message).hint(HERE));
+        let failure = Failure::new(error::USAGE, format!("`actum {}` does not work over a server", names.join(" ")));
+        return Err(failure.hint(match names.as_slice() {
+            ["workspace", "checkout"] => "`actum workspace archive NAME | tar x -C FOLDER` has the files here",
+            _ => HERE,
+        }));
     }
     // The one in whose way least stands; of those that fit, the first.
     let hindered = own.iter().map(|form| (*form, hindrances(form, typed)));

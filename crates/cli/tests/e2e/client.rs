@@ -42,7 +42,7 @@ impl World {
     #[track_caller]
     fn is_same(&self, words: &[&str]) -> String {
         let (home, away) = (self.home.run(words), self.away.run(words));
-        assert_eq!((away.code, &away.stdout), (home.code, &home.stdout), "{words:?}: {}", away.stderr);
+        assert_eq!((away.code, &away.stdout, &away.stderr), (home.code, &home.stdout, &home.stderr), "{words:?}");
         away.stdout
     }
 }
@@ -72,6 +72,11 @@ fn runs_are_submitted_and_looked_at_from_elsewhere() {
     let piped = away.run_with(&["run", "-", "--detach"], WORK.as_bytes());
     assert_eq!(piped.code, 0, "{}", piped.stderr);
     assert_eq!(asked(away, &["list", "--json"])["runs"].as_array().unwrap().len(), 2);
+    // What is said beside a result is heard here too, unless nobody wants to.
+    world.is_same(&["list", "--limit", "1"]);
+    let heard = |words: &[&str]| away.run(words).stderr;
+    assert!(heard(&["list", "--limit", "1"]).contains("more with --cursor"));
+    assert_eq!(heard(&["list", "--limit", "1", "--quiet"]) + &heard(&["list", "--limit", "1", "--json"]), "");
     assert_eq!(asked(away, &["cancel", id, "--json"])["cancelled"], true);
     let again = away.run(&["cancel", id, "--json"]);
     assert_eq!((again.code, &again.error()["code"]), (6, &json!("RUN_STATE")));

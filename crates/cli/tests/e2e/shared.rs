@@ -124,6 +124,66 @@ fn a_draft_is_applied_and_what_was_changed_by_two_is_not() {
     sound(&actum);
 }
 
+/// What every system can unpack, here and from elsewhere: the same files, and the same bytes each time.
+#[test]
+fn a_workspace_is_had_as_one_file() {
+    let actum = project(&[("a", AGENT)]);
+    let (far, long) = ("deep/".repeat(30), "../".repeat(60) + "x");
+    actum.file("seed/a.txt", "a\n");
+    actum.file(&format!("seed/{far}b"), "b\n");
+    actum.file("seed/ü 1", [0, 255, 10]);
+    std::fs::create_dir(actum.path("seed/empty")).unwrap();
+    for (name, target) in [("near", "./a.txt"), ("far", long.as_str()), ("nowhere", "//no//where")] {
+        std::os::unix::fs::symlink(target, actum.path("seed").join(name)).unwrap();
+    }
+    std::fs::set_permissions(actum.path("seed/a.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    actum.run(&["workspace", "add", "team/site", "seed"]).ok();
+    let (code, _) = submit(&actum, "shared:team/site", vec![item("x", "a")], &[]);
+    assert_eq!(code, 0);
+    let unpacked = |who: &Program, words: &[&str], folder: &str| {
+        let (folder, archive) = (who.path(folder), who.path(&format!("{folder}.tar")));
+        let mut running = who.launch(words, &archive);
+        let mut code = None;
+        until("an archive", || {
+            code = running.ended();
+            code.is_some()
+        });
+        let bytes = std::fs::read(&archive).unwrap();
+        assert_eq!(code, Some(0), "{}", String::from_utf8_lossy(&bytes));
+        std::fs::create_dir(&folder).unwrap();
+        let mut tar = other("tar");
+        tar.arg("xpf").arg(&archive).arg("-C").arg(&folder);
+        actum_testkit::program::run(tar, b"").ok();
+        (read(&folder), bytes)
+    };
+    actum.run(&["workspace", "checkout", "team/site", "out"]).ok();
+    let (files, bytes) = unpacked(&actum, &["workspace", "archive", "team/site"], "here");
+    assert_eq!(files, read(&actum.path("out")));
+    assert!(files.len() > 7 && files.keys().any(|path| path.ends_with(b"made-x")), "{files:?}");
+    assert_eq!(
+        unpacked(&actum, &["workspace", "archive", "team/site", "--at", "1"], "before").0,
+        read(&actum.path("seed"))
+    );
+    let told = asked(&actum, &["workspace", "archive", "team/site", "-o", "a.tar", "--json"]);
+    assert_eq!((&told["name"], &told["files"]), (&json!("shared:team/site"), &json!(files.len())), "{told}");
+    assert_eq!(std::fs::read(actum.path("a.tar")).unwrap(), bytes);
+    // Nothing that is there is written over, and what cannot be had leaves nothing behind.
+    assert_eq!(actum.run(&["workspace", "archive", "team/site", "-o", "a.tar"]).code, 2);
+    let none = actum.run(&["workspace", "archive", "team/site", "--at", "9", "-o", "b.tar", "--json"]);
+    assert_eq!((none.code, none.error()["code"].as_str()), (7, Some("NOT_FOUND")), "{none:?}");
+    assert!(!actum.path("b.tar").exists());
+
+    let mut server = actum.start(&["serve", "--listen", "127.0.0.1:0", "--workers", "0", "--json"], &[]);
+    let shown: Value = serde_json::from_str(&server.line().unwrap()).unwrap();
+    let (url, token) = (shown["url"].as_str().unwrap(), shown["token"].as_str().unwrap());
+    let away = super::actum().with_env("ACTUM_SERVER", url).with_env("ACTUM_TOKEN", token);
+    assert_eq!(unpacked(&away, &["workspace", "archive", "team/site"], "there"), (files, bytes));
+    let refused = away.run(&["workspace", "checkout", "team/site", "x", "--json"]);
+    assert!(refused.error()["hint"].as_str().unwrap().contains("workspace archive"), "{refused:?}");
+    server.signal("TERM");
+    assert_eq!(server.finish().0, 0);
+}
+
 /// Whoever agrees to a result, however many at once: the head moves once, and what the run says of it is that move.
 #[test]
 fn a_result_is_applied_once_and_only_what_is_its_own_is_taken_back() {
@@ -351,6 +411,14 @@ fn other_tenants_run_on_shared_workspaces_only() {
     actum.run(&["workspace", "checkout", "site", "out", "--tenant", "acme"]).ok();
     assert!(actum.path("out/a.txt").exists() && actum.path("out/made-x").exists());
     assert_eq!(actum.run(&["workspace", "show", "site"]).code, 7, "it is none of the owner's");
+    let archive = "/v1/workspaces/site/archive";
+    let answer = server.ask(&guest, "GET", archive, "");
+    assert!(answer.status == 200 && answer.head.contains("application/x-tar"), "{}", answer.head);
+    for token in [&other, &owner] {
+        assert_eq!(server.ask(token, "GET", archive, "").status, 404);
+    }
+    assert_eq!(server.ask(&guest, "GET", "/v1/workspaces/site/archive?at=99", "").status, 404);
+    assert_eq!(server.ask(&guest, "GET", "/v1/workspaces/site/archive?tenant=local", "").status, 400);
 }
 
 /// Serves the files of a folder, as any web server would, until the test is over. Where it listens.

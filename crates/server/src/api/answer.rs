@@ -16,6 +16,9 @@ use crate::fields::bad;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const EXIT: HeaderName = HeaderName::from_static("x-actum-exit");
+const REMARKS: HeaderName = HeaderName::from_static("x-actum-remarks");
+/// What is said beside a result at most: heads of answers are small everywhere.
+const REMARKS_BYTES_MAX: usize = 4 << 10;
 /// So much of a SHA-256 as an `ETag` needs.
 const TAG_BYTES: usize = 16;
 /// Seconds to wait when all threads are taken.
@@ -113,13 +116,36 @@ impl From<Refused> for Reply {
 
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
-        let Answer { status, content_type, body, exit } = answer;
-        let reply = Self { status, content_type, body: body.into(), exit, headers: Vec::new() };
+        let Answer { status, content_type, body, exit, remarks } = answer;
+        let mut reply = Self { status, content_type, body: body.into(), exit, headers: Vec::new() };
+        if !remarks.is_empty() {
+            reply = reply.with(REMARKS, remarks_text(&remarks));
+        }
         match status {
             429 => reply.with(header::RETRY_AFTER, LATER_SECONDS.to_string()),
             _ => reply,
         }
     }
+}
+
+/// A list in JSON, as a head may carry it: in ASCII. The first ones, as many as there is room for.
+fn remarks_text(remarks: &[String]) -> String {
+    let mut text = String::from("[");
+    for remark in remarks {
+        let mut one = String::new();
+        for unit in json!(remark).to_string().encode_utf16() {
+            match u8::try_from(unit) {
+                Ok(byte @ b' '..=b'~') => one.push(char::from(byte)),
+                _ => one += &format!("\\u{unit:04x}"),
+            }
+        }
+        if text.len() + one.len() > REMARKS_BYTES_MAX {
+            break;
+        }
+        text += if text.len() > 1 { "," } else { "" };
+        text += &one;
+    }
+    text + "]"
 }
 
 /// Weak: it stands for what is said, not for the bytes that say it.
@@ -198,11 +224,21 @@ mod tests {
     }
 
     #[test]
+    fn remarks_fit_into_a_head() {
+        let said =
+            ["a \"word\"\u{7f}".to_owned(), "ü\n🎉".to_owned(), "x".repeat(REMARKS_BYTES_MAX), "left out".to_owned()];
+        let text = remarks_text(&said);
+        assert_eq!(text, r#"["a \"word\"\u007f","\u00fc\n\ud83c\udf89"]"#);
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), said[..2]);
+    }
+
+    #[test]
     fn a_refusal_has_the_exit_code_of_its_row() {
         assert_eq!((Reply::from(bad("x")).exit, failed().exit, busy().exit, unknown().exit), (2, 70, 1, 3));
         let wait = too_often(Duration::from_millis(1001));
         assert_eq!(wait.headers, [(header::RETRY_AFTER, "2".to_owned())]);
-        let answer = |status| Answer { status, content_type: String::new(), body: Vec::new(), exit: 1 };
+        let answer =
+            |status| Answer { status, content_type: String::new(), body: Vec::new(), exit: 1, remarks: Vec::new() };
         assert_eq!(Reply::from(answer(429)).headers, [(header::RETRY_AFTER, LATER_SECONDS.to_string())]);
         assert!(Reply::from(answer(409)).headers.is_empty());
     }

@@ -180,6 +180,7 @@ mod tests {
         status: 202,
         creates: true,
         streams: false,
+        is_archive: false,
     };
 
     fn given() -> Given {

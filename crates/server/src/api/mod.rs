@@ -87,6 +87,8 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// What the command would have ended with.
     pub exit: u8,
+    /// What it would have said beside its result, line by line.
+    pub remarks: Vec<String>,
 }
 
 /// Answers for the commands. Blocking: each call has a thread of its own while it lasts.

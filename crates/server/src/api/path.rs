@@ -189,6 +189,7 @@ mod tests {
             status: 200,
             creates: false,
             streams: false,
+            is_archive: false,
         }
     }
 

@@ -29,7 +29,13 @@ struct Fake {
 
 fn answer(status: u16, body: &Value) -> Answer {
     let exit = u8::from(status >= 400);
-    Answer { status, content_type: "application/json".to_owned(), body: body.to_string().into_bytes(), exit }
+    Answer {
+        status,
+        content_type: "application/json".to_owned(),
+        body: body.to_string().into_bytes(),
+        exit,
+        remarks: Vec::new(),
+    }
 }
 
 impl Commands for Fake {

@@ -35,7 +35,18 @@ type Happened = (Vec<Event>, Option<String>);
 const PAGE_EVENTS: usize = 7;
 
 const fn row(method: Method, path: &'static str, need: Need, creates: bool) -> Route {
-    Route { method, path, command: &[], fixed: &[], args: &[], need, status: 200, creates, streams: false }
+    Route {
+        method,
+        path,
+        command: &[],
+        fixed: &[],
+        args: &[],
+        need,
+        status: 200,
+        creates,
+        streams: false,
+        is_archive: false,
+    }
 }
 
 const ROUTES: &[Route] = &[
@@ -121,6 +132,7 @@ impl Face for Fake {
             content_type: "application/json".to_owned(),
             body: body.to_string().into_bytes(),
             exit,
+            remarks: Vec::new(),
         };
         let content: Value = serde_json::from_slice(&given.content).unwrap_or_default();
         let task = content["do"].as_str().or(given.path.get("run").map(String::as_str));
