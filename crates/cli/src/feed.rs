@@ -46,6 +46,10 @@ pub(crate) fn stretch(waiter: &Waiter, source: &Source, after: Option<u64>) -> R
             events.into_iter().take(EVENTS_MAX).map(of_run).collect()
         }
     };
+    // Whoever hears of an event goes on from its place later: it has to be there then.
+    if !all.is_empty() {
+        waiter.wait(waiter.journal.settled())?;
+    }
     let mut bytes = 0;
     let fits = |event: &Event| {
         let is_first = bytes == 0;

@@ -200,6 +200,10 @@ impl Courier {
             let range = Range::forwards(webhook.cursor, ENTRIES_MAX);
             let rows = self.waiter.wait(self.waiter.journal.rows(&webhook.tenant, range))?;
             let is_last = rows.is_empty();
+            // What somebody is told stays true.
+            if !is_last {
+                self.waiter.wait(self.waiter.journal.settled())?;
+            }
             for row in rows {
                 let is_wanted = webhook.types.is_empty() || webhook.types.contains(&row.kind);
                 if is_wanted && let Next::Leave = self.deliver(&mut webhook, &row)? {

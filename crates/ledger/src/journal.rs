@@ -51,6 +51,12 @@ pub trait Journal: Send + Sync {
 
     /// The name of this store in the origins of its logs.
     fn store_id(&self) -> &str;
+
+    /// Returns when whatever could be read before is durable, too. For who tells of it to somebody that goes on from there; of
+    /// itself a journal may show an entry a moment before it is.
+    fn settled(&self) -> Work<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// A stretch of a log, forwards from `from` or backwards from the end.

@@ -597,6 +597,9 @@ async fn lists(store: &Both) {
     all.iter_mut().skip(8).for_each(|run| run.submission = "s-2".into());
     all[3].place = "list-2".into();
     all[11].metadata = json!({"about": "r-11", "more": {"said": "\"about\":"}}).to_string();
+    // What no database has to understand.
+    all[9].metadata = json!({"about": "r-09", "more": "\0"}).to_string();
+    all[8].metadata = "no JSON".into();
     store.submitted(all).await;
     for (n, run) in store.claim(claim_of("list", 5)).await.iter().enumerate() {
         let outcome = Some(json!({"error": {"code": if n % 2 == 0 { "X" } else { "Y" }, "message": "m"}}).to_string());
@@ -624,7 +627,12 @@ async fn lists(store: &Both) {
     assert_eq!(listed(narrow).await, ["r-10", "r-09", "r-08"]);
     assert_eq!(listed(Filter { place: Some("list-2".into()), ..some() }).await, ["r-03"]);
     assert!(listed(Filter::default()).await.is_empty());
-    // What is wanted of the metadata is there; what nobody has is null, or not there.
+    // What is wanted of the metadata is there, whatever else is; what nobody has is null, or not there.
+    let only = Filter { only: Some("about"), limit: 4, ..some() };
+    let runs = store.runs.runs(&t, only).await.expect("runs");
+    let texts: Vec<Value> = runs.iter().map(|run| serde_json::from_str(&run.metadata).unwrap_or_default()).collect();
+    let about: Vec<&Value> = texts.iter().map(|text| &text["about"]).collect();
+    assert_eq!(about, [&json!("r-11"), &json!("r-10"), &json!("r-09"), &json!(null)]);
     for (only, found) in [("about", [json!("r-11"), json!("r-10")]), ("nothing", [json!(null), json!(null)])] {
         let filter = Filter { state: Some(RunState::Queued), only: Some(only), limit: 2, ..some() };
         let runs = store.runs.runs(&t, filter).await.expect("runs");

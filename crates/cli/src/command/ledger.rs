@@ -339,6 +339,7 @@ impl One {
 /// The head of a log, after it has been compared with the tree it is the head of.
 async fn head(store: &Shared, tenant: &Tenant) -> Result<Checkpoint, Failure> {
     let log = store.log(tenant).await?;
+    store.settled().await?;
     let (size, root) = (log.frontier.size(), log.frontier.root());
     if proof(store, tenant, Some(Plan::root(size))).await? != [root] {
         let message = format!("the head of {tenant}'s log is not that of its entries; it is not signed");

@@ -313,6 +313,8 @@ fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
             }
         }
     }
+    // Whatever a run was seen to have come to, it does not need what it stood on again.
+    open.waiter.wait(open.waiter.journal.settled())?;
     for head in open.waiter.wait(open.heads.heads_of(&open.tenant))? {
         // What a shared workspace was may be wanted back.
         for n in 1..=head.n {

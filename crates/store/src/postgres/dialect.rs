@@ -42,7 +42,7 @@ const SPECIAL: [(&str, &[&str]); 27] = [
     ("PREPARE TRANSACTION", &[]),
     ("COPY ", &[]),
     ("pg_advisory_xact_lock", &["open"]),
-    ("pg_logical_emit_message", &["write"]),
+    ("pg_logical_emit_message", &["mod"]),
     ("LOCK TABLE", &["upkeep"]),
     ("TEMP TABLE", &["upkeep"]),
     ("toast_tuple_target", &["0002"]),

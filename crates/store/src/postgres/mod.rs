@@ -33,6 +33,10 @@ use tokio_postgres::error::SqlState;
 use crate::Older;
 use crate::queue::{self, Sender};
 
+/// Writes a word that means nothing into the log of the database, and waits until it is on the disk, whatever the default: with
+/// it all that was written before.
+const FLUSH: &str = "SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'actum', '')";
+
 pub(crate) struct Postgres {
     config: Config,
     id: String,
@@ -66,6 +70,12 @@ impl Drop for Postgres {
             let _ = writer.join();
         }
     }
+}
+
+/// Whether it is the database's last word that there is no such thing as `FLUSH`, for us: then nothing is committed before it is on
+/// the disk. What passes is none: a connection that breaks, a server that ends or has no room.
+fn is_without_flush(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|state| !["08", "40", "53", "57", "58"].contains(&&state.code()[..2]))
 }
 
 /// How the text of an error begins after which nothing was kept, and the same may be tried again: two got into each other's way.

@@ -19,7 +19,7 @@ use futures_util::TryStreamExt as _;
 use tokio_postgres::types::ToSql;
 
 use super::write::log_of;
-use super::{Postgres, failed, not_pooled};
+use super::{FLUSH, Postgres, failed, is_without_flush, not_pooled};
 use crate::tree;
 
 type Rows = Vec<tokio_postgres::Row>;
@@ -137,6 +137,17 @@ impl Journal for Postgres {
 
     fn store_id(&self) -> &str {
         &self.id
+    }
+
+    fn settled(&self) -> Work<'_, ()> {
+        Box::pin(async move {
+            let client = self.pool.get().await.map_err(not_pooled)?;
+            let flushed = async { client.execute(&client.prepare_cached(FLUSH).await?, &[]).await };
+            match flushed.await {
+                Err(e) if !is_without_flush(&e) => Err(failed(e)),
+                _ => Ok(()),
+            }
+        })
     }
 }
 

@@ -26,7 +26,7 @@ use super::rows::Rows;
 use super::run::{Roll, Share, about_runs, keys};
 use super::run_rows::{Key, RunPlan, RunRows};
 use super::spend_rows::{Money, SpendRows, spending};
-use super::{failed, is_to_be_tried_again, open};
+use super::{FLUSH, failed, is_to_be_tried_again, is_without_flush, open};
 use crate::access::{KeepRequest, TOKEN};
 use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts, left_out};
 use crate::crash;
@@ -70,10 +70,6 @@ async fn take<'a>(writer: &'a mut Option<Writer>, config: &Config) -> Result<&'a
     }
     writer.as_ref().ok_or_else(|| JournalError::Unavailable("no connection".into()))
 }
-
-/// Writes a word that means nothing into the log of the database, and waits until it is on the disk: with it all that was
-/// written before.
-const FLUSH: &str = "SELECT pg_logical_emit_message(true, 'actum', '')";
 
 /// Where those queue who make or revoke tokens, whose ids are one among all tenants. No tenant has this name.
 const ALL_TENANTS: &str = "";
@@ -274,9 +270,14 @@ impl Writer {
         let tokens = format!("SELECT {TOKEN} FROM token WHERE id = ANY($1)");
         let client = &rows.client;
         // Not every database that speaks this language has it, nor lets everybody.
-        let flush = match client.prepare(FLUSH).await {
-            Ok(flush) => client.execute(&flush, &[]).await.is_ok().then_some(flush),
-            Err(_) => None,
+        let tried = async {
+            let flush = client.prepare(FLUSH).await?;
+            client.execute(&flush, &[]).await.map(|_| flush)
+        };
+        let flush = match tried.await {
+            Ok(flush) => Some(flush),
+            Err(e) if is_without_flush(&e) => None,
+            Err(e) => return Err(failed(e)),
         };
         let (lock, logs, entries, executions, tokens) = tokio::try_join!(
             client.prepare(lock),
@@ -380,13 +381,18 @@ impl Writer {
         };
         let journal = async { self.rows.append(&entries, &logs).await.map_err(failed) };
         let commit = async {
-            let flush = async {
-                match flush {
-                    Some(flush) => client.execute(flush, &[]).await.map(|_| ()),
-                    None => Ok(()),
-                }
-            };
-            tokio::try_join!(biased; client.batch_execute("COMMIT"), flush).map(|_| ()).map_err(failed)
+            let flush =
+                async {
+                    match flush {
+                        // By then it is committed: whatever this says, it is not to be tried again.
+                        Some(flush) => client.execute(flush, &[]).await.map(|_| ()).map_err(|e| {
+                            JournalError::Unavailable(format!("nobody knows whether it is on the disk: {e}"))
+                        }),
+                        None => Ok(()),
+                    }
+                };
+            let commit = async { client.batch_execute("COMMIT").await.map_err(failed) };
+            tokio::try_join!(biased; commit, flush).map(|_| ())
         };
         // One flight, in this order. If a row is refused the server turns the COMMIT into a ROLLBACK, and the error of
         // that row is what is returned. What is claimed comes last: nobody is waited for from then on, so that two

@@ -7,7 +7,7 @@ use actum_ledger::journal::{Outcome, Range};
 use actum_ledger::run::{Commit, Filter, RunState, Runs, Written};
 use actum_store::Location;
 use actum_testkit::event::{event, signal, submission};
-use actum_testkit::postgres::{Cluster, execute};
+use actum_testkit::postgres::{Cluster, execute, told};
 use actum_testkit::runs::{claim_of, end, new_run, step, tenant};
 
 use crate::{RIVALS, opened};
@@ -66,6 +66,22 @@ fn every_kind_of_answer_outlives_the_database() {
         assert_eq!(store.log(&t).await.unwrap().frontier.size(), 4);
         assert!(store.projections(false).await.unwrap().iter().all(|p| p.differing == 0));
     });
+}
+
+/// What somebody has read stays, once that is waited for.
+#[test]
+fn what_is_settled_outlives_the_database() {
+    let (mut cluster, location) = cluster();
+    let Location::Postgres(url) = &location else { unreachable!() };
+    let (runtime, store) = opened(&location);
+    execute(url, "CREATE TABLE seen (n bigint)");
+    execute(url, "SET synchronous_commit = off; INSERT INTO seen VALUES (7)");
+    assert_eq!(told(url, "SELECT n FROM seen"), ["7"]);
+    runtime.block_on(store.settled()).unwrap();
+    cluster.stop_immediate();
+    drop((store, runtime));
+    cluster.restart();
+    assert_eq!(told(url, "SELECT n FROM seen"), ["7"]);
 }
 
 /// Whoever appends next may build on what is not on the disk yet.
