@@ -1,14 +1,14 @@
 //! A tree as one file that every system can unpack. The same tree is the same archive, byte by byte: no names of people, no times.
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use actum_api::error;
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
-use actum_workspace::{Kind, leaves};
+use actum_workspace::{Kind, leaves, read_at_most};
 use tar::{Builder, EntryType, Header};
 
 use crate::failure::Failure;
@@ -16,12 +16,31 @@ use crate::failure::Failure;
 /// The name by which the web knows such a file.
 pub(crate) const CONTENT_TYPE: &str = "application/x-tar";
 
-/// Writes it, and says how many files there are.
-pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, into: &mut dyn Write) -> Result<usize, Failure> {
+/// Why it is not written to a terminal.
+pub(crate) const NOT_TO_READ: &str = "an archive is nothing to read";
+
+/// Contents that are brought near together.
+const FETCHED_MAX: usize = 64;
+
+/// Writes it, and says how many files there are. More than so many bytes of files are refused before they are read.
+pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, bytes_max: usize, into: &mut dyn Write) -> Result<usize, Failure> {
     let cannot = |e: io::Error| Failure::new(error::FILE, format!("cannot write the archive: {e}"));
+    let mut bytes_left = bytes_max;
+    let mut read = |digest: Digest| -> Result<Vec<u8>, Failure> {
+        let content = read_at_most(blobs, digest, bytes_left)?.ok_or_else(|| {
+            let message = format!("its files are more than {bytes_max} bytes together");
+            Failure::new(error::INPUT, message).hint("have it on the machine: `actum workspace checkout`")
+        })?;
+        bytes_left -= content.len();
+        Ok(content)
+    };
     let all = leaves(blobs, tree)?;
     let mut archive = Builder::new(into);
-    for (path, node) in &all {
+    for (at, (path, node)) in all.iter().enumerate() {
+        if at % FETCHED_MAX == 0 {
+            let soon = all[at..].iter().take(FETCHED_MAX).filter(|(_, node)| node.kind != Kind::Folder);
+            blobs.fetch(&soon.map(|(_, node)| node.digest).collect::<Vec<_>>())?;
+        }
         let path = Path::new(OsStr::from_bytes(path.as_bytes()));
         let mut header = Header::new_gnu();
         let (kind, mode) = match node.kind {
@@ -38,14 +57,18 @@ pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, into: &mut dyn Write) -> Re
             Kind::Folder => archive.append_data(&mut header, path, io::empty()),
             Kind::Symlink => {
                 // To the letter, whether or not it leads anywhere; a long one has an entry of its own before it.
-                let target = blobs.read(node.digest)?;
-                match header.set_link_name_literal(&target) {
-                    Ok(()) => archive.append_data(&mut header, path, io::empty()),
-                    Err(_) => archive.append_link(&mut header, path, Path::new(OsStr::from_bytes(&target))),
+                let content = read(node.digest)?;
+                let target = content.as_slice();
+                if header.set_link_name_literal(target).is_err() {
+                    let mut before = Header::new_gnu();
+                    before.set_entry_type(EntryType::GNULongLink);
+                    before.set_size(target.len() as u64 + 1);
+                    archive.append_data(&mut before, "@LongLink", target.chain(&[0][..])).map_err(cannot)?;
                 }
+                archive.append_data(&mut header, path, io::empty())
             }
             Kind::File | Kind::Executable => {
-                let content = blobs.read(node.digest)?;
+                let content = read(node.digest)?;
                 header.set_size(content.len() as u64);
                 archive.append_data(&mut header, path, content.as_slice())
             }

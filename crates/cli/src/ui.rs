@@ -25,15 +25,16 @@ pub(crate) struct Out {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub results: Vec<u8>,
-    /// What would have gone to stderr, line by line.
+    /// What would have gone to stderr, line by line: what is good to know, and what has to be known.
     pub remarks: Vec<String>,
+    pub asides: Vec<String>,
     /// There was more than is kept.
     pub is_cut: bool,
 }
 
 /// What is kept of the results of a command.
 pub(crate) const RESULT_BYTES_MAX: usize = 64 << 20;
-/// Lines that are kept of what it remarks.
+/// Lines that are kept of each.
 const REMARKS_MAX: usize = 1_000;
 
 impl Out {
@@ -94,16 +95,21 @@ impl Out {
     /// Something good to know that nobody asked for.
     pub(crate) fn remark(&self, text: &str) {
         if !self.quiet && !self.json {
-            self.aside(text);
+            self.said(text, |kept| &mut kept.remarks);
         }
     }
 
     /// Something that has to be known, asked for or not.
     pub(crate) fn aside(&self, text: &str) {
+        self.said(text, |kept| &mut kept.asides);
+    }
+
+    fn said(&self, text: &str, among: fn(&mut Kept) -> &mut Vec<String>) {
         let Some(kept) = &self.kept else { return note(text) };
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.remarks.len() < REMARKS_MAX {
-            kept.remarks.push(text.to_owned());
+        let among = among(&mut kept);
+        if among.len() < REMARKS_MAX {
+            among.push(text.to_owned());
         }
     }
 

@@ -151,7 +151,7 @@ pub(crate) fn store(batch: &dyn Batch, entries: &Entries) -> Result<Digest> {
 }
 
 /// A content, or nothing if it is longer than `bytes_max`.
-pub(crate) fn read_at_most(blobs: &dyn Blobs, digest: Digest, bytes_max: usize) -> Result<Option<Vec<u8>>> {
+pub fn read_at_most(blobs: &dyn Blobs, digest: Digest, bytes_max: usize) -> Result<Option<Vec<u8>>> {
     let mut taken = AtMost { bytes: Vec::new(), bytes_max, too_long: false };
     match blobs.copy(digest, &mut taken) {
         Ok(_) => Ok(Some(taken.bytes)),

@@ -318,7 +318,7 @@ impl Face for Front {
             return Err(Self::refused(error::IDEMPOTENCY_CONFLICT, &message));
         }
         let Kept { status, content_type, body, exit, .. } = kept;
-        Ok(Some(Answer { status, content_type, body, exit, remarks: Vec::new() }))
+        Ok(Some(Answer { status, content_type, body, exit, remarks: Vec::new(), asides: Vec::new() }))
     }
 
     fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer) {
@@ -388,5 +388,6 @@ fn answer_of(refused: &Refused) -> Answer {
         body: refused.body.to_string().into_bytes(),
         exit: 3,
         remarks: Vec::new(),
+        asides: Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
 use crate::shared::{Named, bring};
-use crate::ui::{Out, table};
+use crate::ui::{Out, RESULT_BYTES_MAX, table};
 use crate::workspace::{self, now_ms};
 
 #[derive(Debug, Subcommand)]
@@ -269,19 +269,20 @@ fn held(open: &Open, name: &str, at: Option<u64>) -> Result<(String, Digest), Fa
 impl Archive {
     fn run(&self, open: &Open, out: &mut Out) -> Ended {
         if self.output.is_none() && !out.is_captured() && std::io::stdout().is_terminal() {
-            let failure = Failure::new(error::USAGE, "an archive is nothing to read");
+            let failure = Failure::new(error::USAGE, archive::NOT_TO_READ);
             return Err(failure.hint("say where to write it with --output, or pipe it into `tar x`"));
         }
         let (name, tree) = held(open, &self.name, self.at)?;
         let blobs = open.project.blobs()?;
-        bring(&*blobs, tree)?;
         let Some(path) = &self.output else {
-            archive::write(&*blobs, tree, &mut Stdout(out))?;
+            // An answer is held in memory until it is read.
+            let bytes_max = if out.is_captured() { RESULT_BYTES_MAX / 2 } else { usize::MAX };
+            archive::write(&*blobs, tree, bytes_max, &mut Stdout(out))?;
             return Ok(0);
         };
         let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()));
         let mut file = BufWriter::new(File::create_new(path).map_err(cannot)?);
-        let written = archive::write(&*blobs, tree, &mut file);
+        let written = archive::write(&*blobs, tree, usize::MAX, &mut file);
         let kept = written.and_then(|files| {
             let file = file.into_inner().map_err(|e| cannot(e.into_error()))?;
             file.sync_all().map_err(cannot).map(|()| files)

@@ -1,7 +1,7 @@
 //! The command line as a client: with `--server`, what was typed is asked of a server, and what it answers is printed as if it
 //! had been done here. Called by `main`, and by nobody who runs in a seat. It opens no project and no store.
 
-use std::io::{self, Read as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::follow;
 use super::request::{self, Request};
 use super::{JSON, JSON_LINES};
+use crate::archive::NOT_TO_READ;
 use crate::args::{Global, Parsed};
 use crate::command::{self, Ended};
 use crate::failure::Failure;
@@ -31,6 +32,7 @@ const SILENCE: Duration = Duration::from_secs(3_600);
 const TRIES_MAX: usize = 2;
 const EXIT: &str = "x-actum-exit";
 const REMARKS: &str = "x-actum-remarks";
+const ASIDES: &str = "x-actum-asides";
 
 /// Commands that work on this machine whoever else is asked.
 const LOCAL: [&str; 9] =
@@ -98,6 +100,9 @@ pub(crate) fn run(server: &str, global: &Global, typed: &ArgMatches, out: &mut O
     command::go(global)?;
     client::speak_securely(secure);
     let request = request::of(typed)?;
+    if request.form.route.is_archive && io::stdout().is_terminal() {
+        return Err(Failure::new(error::USAGE, NOT_TO_READ).hint("send it into a file with `>`, or into `tar x`"));
+    }
     let token = token(global.token_file.as_deref())?;
     out.detail(&format!("{} {server}{}", request.form.route.method.word(), request.target()));
     if request.follows {
@@ -190,13 +195,13 @@ pub(super) fn unanswered(server: &str, e: &ClientError) -> Failure {
 }
 
 pub(super) fn tell(answer: &Answer, out: &mut Out) -> Ended {
-    let remarks = answer.header(REMARKS).and_then(|text| serde_json::from_str::<Vec<String>>(text).ok());
     let told = tell_result(answer, out);
-    // Whoever asked for JSON is told only what has to be known.
-    if out.is_json() || !out.quiet() {
-        let remarks = remarks.unwrap_or_default();
-        remarks.iter().flat_map(|remark| remark.lines()).for_each(|line| out.aside(&crate::ui::clean(line)));
-    }
+    let said = |name: &str| {
+        let lines = answer.header(name).and_then(|text| serde_json::from_str::<Vec<String>>(text).ok());
+        lines.unwrap_or_default().into_iter().map(|line| crate::ui::clean(&line)).collect::<Vec<_>>()
+    };
+    said(ASIDES).iter().for_each(|line| out.aside(line));
+    said(REMARKS).iter().for_each(|line| out.remark(line));
     told
 }
 

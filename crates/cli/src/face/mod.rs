@@ -60,11 +60,12 @@ pub(crate) fn run(seat: Arc<Seat>, route: &'static Route, given: &Given) -> Answ
         let answer = refusal.answer();
         Answer { body: hidden(answer.body, others_root.as_deref()), ..answer }
     });
-    let remarks = answer.remarks.into_iter().map(|remark| {
-        let remark = hidden(remark.into_bytes(), others_root.as_deref());
-        String::from_utf8_lossy(&drawer.hide(remark)).into_owned()
-    });
-    Answer { body: drawer.hide(answer.body), remarks: remarks.collect(), ..answer }
+    let shown = |said: Vec<String>| {
+        let one = |line: String| drawer.hide(hidden(line.into_bytes(), others_root.as_deref()));
+        said.into_iter().map(|line| String::from_utf8_lossy(&one(line)).into_owned()).collect()
+    };
+    let (remarks, asides) = (shown(answer.remarks), shown(answer.asides));
+    Answer { body: drawer.hide(answer.body), remarks, asides, ..answer }
 }
 
 /// Where the project lies is nobody's business but of those whose it is. Only for what we say ourselves: in what somebody has
@@ -92,7 +93,14 @@ impl Refusal {
             Self::Command(failure) => (failure, failure.row.status_once_read()),
         };
         let body = format!("{}\n", failure.to_json()).into_bytes();
-        Answer { status, content_type: JSON.to_owned(), body, exit: failure.row.exit, remarks: Vec::new() }
+        Answer {
+            status,
+            content_type: JSON.to_owned(),
+            body,
+            exit: failure.row.exit,
+            remarks: Vec::new(),
+            asides: Vec::new(),
+        }
     }
 }
 
@@ -181,22 +189,22 @@ fn unusable(e: &clap::Error) -> Failure {
 
 /// The answer of a command that did what it was asked to, whatever its exit code says of what it found.
 fn told(route: &Route, exit: u8, kept: Kept, wants_text: bool) -> Result<Answer, Failure> {
-    let Kept { mut results, mut remarks, is_cut } = kept;
+    let Kept { mut results, remarks, mut asides, is_cut } = kept;
     if is_cut {
         let message = format!("the answer is larger than {RESULT_BYTES_MAX} bytes");
         return Err(Failure::new(error::USAGE, message).hint("ask for less of it"));
     }
     if route.is_archive && exit == 0 {
         let content_type = archive::CONTENT_TYPE.to_owned();
-        return Ok(Answer { status: route.status, content_type, body: results, exit, remarks });
+        return Ok(Answer { status: route.status, content_type, body: results, exit, remarks, asides });
     }
     if wants_text {
         // What went wrong is all there is to tell.
         if results.is_empty() && exit != 0 {
-            results = format!("{}\n", std::mem::take(&mut remarks).join("\n")).into_bytes();
+            results = format!("{}\n", std::mem::take(&mut asides).join("\n")).into_bytes();
         }
         let status = if exit == 0 { route.status } else { 200 };
-        return Ok(Answer { status, content_type: TEXT.to_owned(), body: results, exit, remarks });
+        return Ok(Answer { status, content_type: TEXT.to_owned(), body: results, exit, remarks, asides });
     }
     if results.is_empty() {
         results = b"{}\n".to_vec();
@@ -207,7 +215,7 @@ fn told(route: &Route, exit: u8, kept: Kept, wants_text: bool) -> Result<Answer,
         0 => route.status,
         _ => if is_one { status_within(&results) } else { None }.unwrap_or(200),
     };
-    Ok(Answer { status, content_type, body: results, exit, remarks })
+    Ok(Answer { status, content_type, body: results, exit, remarks, asides })
 }
 
 /// The status of the error that a document speaks of, such as that of an entry which the ledger refused.

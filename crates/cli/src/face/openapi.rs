@@ -196,6 +196,7 @@ fn responses(route: &Route) -> Value {
     let mut headers = json!({
         "X-Actum-Exit": {"$ref": "#/components/headers/Exit"},
         "X-Actum-Remarks": {"$ref": "#/components/headers/Remarks"},
+        "X-Actum-Asides": {"$ref": "#/components/headers/Asides"},
         "X-Request-Id": {"$ref": "#/components/headers/RequestId"},
     });
     if route.creates {
@@ -262,7 +263,11 @@ fn components() -> Value {
                 "schema": {"type": "integer", "minimum": 0, "maximum": 255},
             },
             "Remarks": {
-                "description": "What the command would have said beside its result: a list of texts, as JSON in ASCII.",
+                "description": "What the command would have said beside its result: lines, as a list in JSON and ASCII, the first KiB of it.",
+                "schema": {"type": "string"},
+            },
+            "Asides": {
+                "description": "The same, of what has to be known.",
                 "schema": {"type": "string"},
             },
             "ETag": {"description": "Stands for the content of this answer.", "schema": {"type": "string"}},

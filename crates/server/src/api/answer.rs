@@ -17,8 +17,11 @@ use crate::fields::bad;
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const EXIT: HeaderName = HeaderName::from_static("x-actum-exit");
 const REMARKS: HeaderName = HeaderName::from_static("x-actum-remarks");
-/// What is said beside a result at most: heads of answers are small everywhere.
-const REMARKS_BYTES_MAX: usize = 4 << 10;
+const ASIDES: HeaderName = HeaderName::from_static("x-actum-asides");
+/// How long each of these is at most: some proxies have no more than 4 KiB for the head of an answer.
+const REMARKS_BYTES_MAX: usize = 1 << 10;
+/// What stands for the rest.
+const MORE: &str = "\"...\"";
 /// So much of a SHA-256 as an `ETag` needs.
 const TAG_BYTES: usize = 16;
 /// Seconds to wait when all threads are taken.
@@ -116,10 +119,12 @@ impl From<Refused> for Reply {
 
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
-        let Answer { status, content_type, body, exit, remarks } = answer;
+        let Answer { status, content_type, body, exit, remarks, asides } = answer;
         let mut reply = Self { status, content_type, body: body.into(), exit, headers: Vec::new() };
-        if !remarks.is_empty() {
-            reply = reply.with(REMARKS, remarks_text(&remarks));
+        for (name, said) in [(REMARKS, remarks), (ASIDES, asides)] {
+            if !said.is_empty() {
+                reply = reply.with(name, remarks_text(&said));
+            }
         }
         match status {
             429 => reply.with(header::RETRY_AFTER, LATER_SECONDS.to_string()),
@@ -128,21 +133,22 @@ impl From<Answer> for Reply {
     }
 }
 
-/// A list in JSON, as a head may carry it: in ASCII. The first ones, as many as there is room for.
+/// A list in JSON, as a head may carry it: in ASCII. Lines, as many as there is room for, and a sign if there are more.
 fn remarks_text(remarks: &[String]) -> String {
     let mut text = String::from("[");
-    for remark in remarks {
+    for line in remarks.iter().flat_map(|remark| remark.lines()) {
         let mut one = String::new();
-        for unit in json!(remark).to_string().encode_utf16() {
+        for unit in json!(line).to_string().encode_utf16() {
             match u8::try_from(unit) {
                 Ok(byte @ b' '..=b'~') => one.push(char::from(byte)),
                 _ => one += &format!("\\u{unit:04x}"),
             }
         }
-        if text.len() + one.len() > REMARKS_BYTES_MAX {
+        text += if text.len() > 1 { "," } else { "" };
+        if text.len() + one.len() + MORE.len() > REMARKS_BYTES_MAX {
+            text += MORE;
             break;
         }
-        text += if text.len() > 1 { "," } else { "" };
         text += &one;
     }
     text + "]"
@@ -228,8 +234,10 @@ mod tests {
         let said =
             ["a \"word\"\u{7f}".to_owned(), "ü\n🎉".to_owned(), "x".repeat(REMARKS_BYTES_MAX), "left out".to_owned()];
         let text = remarks_text(&said);
-        assert_eq!(text, r#"["a \"word\"\u007f","\u00fc\n\ud83c\udf89"]"#);
-        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), said[..2]);
+        assert_eq!(text, r#"["a \"word\"\u007f","\u00fc","\ud83c\udf89","..."]"#);
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), ["a \"word\"\u{7f}", "ü", "🎉", "..."]);
+        let many = vec!["line".to_owned(); 500];
+        assert!(remarks_text(&many).len() <= REMARKS_BYTES_MAX + 1 && remarks_text(&many).ends_with(r#","..."]"#));
     }
 
     #[test]
@@ -237,8 +245,14 @@ mod tests {
         assert_eq!((Reply::from(bad("x")).exit, failed().exit, busy().exit, unknown().exit), (2, 70, 1, 3));
         let wait = too_often(Duration::from_millis(1001));
         assert_eq!(wait.headers, [(header::RETRY_AFTER, "2".to_owned())]);
-        let answer =
-            |status| Answer { status, content_type: String::new(), body: Vec::new(), exit: 1, remarks: Vec::new() };
+        let answer = |status| Answer {
+            status,
+            content_type: String::new(),
+            body: Vec::new(),
+            exit: 1,
+            remarks: Vec::new(),
+            asides: Vec::new(),
+        };
         assert_eq!(Reply::from(answer(429)).headers, [(header::RETRY_AFTER, LATER_SECONDS.to_string())]);
         assert!(Reply::from(answer(409)).headers.is_empty());
     }

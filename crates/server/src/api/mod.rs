@@ -87,8 +87,10 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// What the command would have ended with.
     pub exit: u8,
-    /// What it would have said beside its result, line by line.
+    /// What it would have said beside its result, line by line: what is good to know.
     pub remarks: Vec<String>,
+    /// And what has to be known.
+    pub asides: Vec<String>,
 }
 
 /// Answers for the commands. Blocking: each call has a thread of its own while it lasts.
@@ -201,6 +203,8 @@ pub(crate) struct Bounds {
     pub(crate) works_max: usize,
     /// Threads that read events for whoever listens.
     pub(crate) reads_max: usize,
+    /// Kibibytes of large answers that are not read yet: of these a tenant has half and a token a quarter.
+    pub(crate) answers_kib: usize,
     /// Requests that wait for a thread, of each kind.
     pub(crate) waiting_max: usize,
     /// Between two looks at what somebody listens to.
@@ -224,6 +228,7 @@ impl Default for Bounds {
             looks_max: 8,
             works_max: 64,
             reads_max: 4,
+            answers_kib: 512 << 10,
             waiting_max: 256,
             poll: Duration::from_millis(200),
             check: Duration::from_secs(3),

@@ -43,6 +43,8 @@ const CONTENTS_KIB: usize = 128 << 10;
 /// So much room has a content that nothing has come of yet; the rest of what is announced it gets once more than that has come.
 /// Not piece by piece: many large ones would each hold a part of what one of them needs.
 const FIRST_BYTES: usize = 16 << 10;
+/// An answer that counts as none: as much of one is on its way anyhow.
+const SMALL_ANSWER_BYTES_MAX: usize = 256 << 10;
 const REQUEST_ID_CHARS_MAX: usize = 64;
 /// The last place of an event that all who read JSON can tell from its neighbours.
 const PLACE_MAX: u64 = (1 << 53) - 1;
@@ -85,6 +87,8 @@ pub(crate) struct Desk {
     /// What those who speak MCP share.
     pub(crate) offered: Arc<Shared>,
     room: Shares,
+    /// For large answers.
+    outgoing: Shares,
     under_way: Arc<UnderWay>,
     hub: Arc<Hub>,
     pub(crate) gates: Gates,
@@ -125,6 +129,7 @@ impl Desk {
             works,
             offered,
             room: Shares::new(CONTENTS_KIB),
+            outgoing: Shares::new(bounds.answers_kib),
             under_way: Arc::default(),
             gates: Gates::default(),
             is_ending,
@@ -218,8 +223,11 @@ impl Desk {
             return self.stream(caller, route, given, head).await.map(Going::Stream);
         }
         let key = keep::key_in(&head.headers, route)?;
+        let whose = Whose::from(&caller);
         let (answer, is_replayed) = self.answer(caller, route, given, key, room).await?;
         let reply = Reply::from(answer);
+        // What was done is told in any case; who only looks can look again.
+        let reply = if route.method == Verb::Get { self.held(&whose, reply)? } else { reply };
         Ok(Going::Reply(if is_replayed { reply.with(keep::REPLAYED, "true") } else { reply }))
     }
 
@@ -370,6 +378,16 @@ impl Desk {
         }
     }
 
+    /// A large answer stays until it is read, however slowly that is. Nobody waits for the room, since he would have the answer
+    /// meanwhile.
+    fn held(&self, whose: &Whose, reply: Reply) -> Result<Reply, Reply> {
+        if reply.body.len() <= SMALL_ANSWER_BYTES_MAX {
+            return Ok(reply);
+        }
+        let room = self.outgoing.try_take_many(Some(whose), kib_of(reply.body.len())).ok_or_else(answer::busy)?;
+        Ok(Reply { body: Bytes::from_owner(Held { body: reply.body, _room: room }), ..reply })
+    }
+
     /// Whoever leaves while this waits has asked for nothing; what has begun comes to its end, and its answer is kept.
     async fn answer(
         &self,
@@ -393,6 +411,10 @@ impl Desk {
             }
         };
         let (patience, answered) = match route.method {
+            // Much to read, which keeps nobody else from looking.
+            Verb::Get if route.is_archive => {
+                (self.bounds.look, timeout(self.bounds.look, self.works.work_for(&whose, work)).await)
+            }
             Verb::Get => (self.bounds.look, timeout(self.bounds.look, self.looks.work(work)).await),
             _ => (self.bounds.work, timeout(self.bounds.work, self.works.work_for(&whose, work)).await),
         };
@@ -436,6 +458,18 @@ pub(crate) async fn pass(State(desk): State<Arc<Desk>>, request: Request) -> Res
     };
     record.answered(response.status().as_u16());
     response
+}
+
+/// An answer and the room it takes, given back with the last of its bytes.
+struct Held {
+    body: Bytes,
+    _room: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
 }
 
 fn kib_of(bytes: usize) -> usize {

@@ -74,11 +74,17 @@ impl Shares {
 
     /// One of it, if it is to be had now.
     pub(crate) fn try_take(&self, whose: Option<&Whose>) -> Option<Share> {
+        self.try_take_many(whose, 1)
+    }
+
+    pub(crate) fn try_take_many(&self, whose: Option<&Whose>, number: usize) -> Option<Share> {
+        let number = u32::try_from(number).ok()?;
+        let taken = |all: Arc<Semaphore>| all.try_acquire_many_owned(number).ok();
         let own = match whose.map(|whose| self.own(whose)) {
-            Some([token, tenant]) => Some([token.try_acquire_owned().ok()?, tenant.try_acquire_owned().ok()?]),
+            Some([token, tenant]) => Some([taken(token)?, taken(tenant)?]),
             None => None,
         };
-        Some(Share { all: Arc::clone(&self.all).try_acquire_owned().ok()?, own })
+        Some(Share { all: taken(Arc::clone(&self.all))?, own })
     }
 
     /// Of the token, and of the tenant.

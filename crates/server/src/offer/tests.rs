@@ -35,6 +35,7 @@ fn answer(status: u16, body: &Value) -> Answer {
         body: body.to_string().into_bytes(),
         exit,
         remarks: Vec::new(),
+        asides: Vec::new(),
     }
 }
 

@@ -155,6 +155,29 @@ fn whoever_sends_slowly_takes_no_room_from_others() {
 }
 
 #[test]
+fn whoever_reads_slowly_takes_no_room_from_others() {
+    // For one large answer of a token, two of a tenant, and four in all.
+    let served = hurried(Bounds { answers_kib: 40 << 10, ..patient() });
+    let look = |token: &str| request("GET", "/v1/runs/large", token, "connection: close\r\n", "");
+    let told = |status: u16| served.lines().iter().filter(|line| line.status == status).count();
+    let unread = served.say(&look("guest.reader"));
+    until("it is on its way", || told(200) == 1);
+    let refused = served.raw(&look("guest.reader"));
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{}", refused.head);
+    // What is small needs no room, and others have their own.
+    assert_eq!(served.raw(&request("GET", "/v1/runs/same", "guest.reader", "connection: close\r\n", "")).status, 200);
+    for token in ["guest.admin", "reader", "admin"] {
+        let heard = served.raw(&look(token));
+        assert_eq!((heard.status, heard.body.len()), (200, (8 << 20) + 2), "{token}");
+    }
+    let other = served.say(&look("guest.admin"));
+    until("both are on their way", || told(200) == 6);
+    assert_eq!(served.raw(&look("guest.operator")).status, 503, "the tenant has two already");
+    drop((unread, other));
+    until("there is room again", || served.raw(&look("guest.reader")).status == 200);
+}
+
+#[test]
 fn whoever_waits_for_his_own_key_takes_no_room_from_others() {
     let served = hurried(patient());
     let hang = large("guest.operator", "idempotency-key: one\r\n", "{\"do\":\"hang\"}");

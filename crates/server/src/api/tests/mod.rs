@@ -133,6 +133,7 @@ impl Face for Fake {
             body: body.to_string().into_bytes(),
             exit,
             remarks: Vec::new(),
+            asides: Vec::new(),
         };
         let content: Value = serde_json::from_slice(&given.content).unwrap_or_default();
         let task = content["do"].as_str().or(given.path.get("run").map(String::as_str));
