@@ -64,7 +64,7 @@ fn load(path: &Path) -> Option<Value> {
 
 fn save(path: &Path, value: &Value) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
-        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+        let beside = path.with_extension(format!("{}.tmp", new_id()));
         fs::write(&beside, value.to_string())?;
         fs::File::open(&beside)?.sync_all()?;
         fs::rename(&beside, path)

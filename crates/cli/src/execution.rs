@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::workspace::Ledger;
+use crate::workspace::new_id;
 
 /// Places where tests stop the process for good.
 const CRASH_POINTS: &[&str] = &["execution.claimed", "execution.kept", "execution.recorded"];
@@ -138,8 +139,7 @@ pub(crate) fn settle(project: &Project, ledger: &Ledger) -> Result<(), Failure> 
 /// Written whole or not at all.
 fn keep(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
-        let beside =
-            path.with_file_name(format!(".{}.{}", path.file_name().unwrap_or_default().display(), std::process::id()));
+        let beside = path.with_file_name(format!(".{}.{}", path.file_name().unwrap_or_default().display(), new_id()));
         let mut file = File::create(&beside)?;
         file.write_all(bytes)?;
         file.sync_all()?;

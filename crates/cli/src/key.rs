@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
+use crate::workspace::new_id;
 
 /// Keys of other machines are entries of this type.
 const TYPE: &str = "signing_key";
@@ -100,8 +101,8 @@ impl Key {
         getrandom::fill(&mut seed).map_err(|e| cannot(&e))?;
         let signing = SigningKey::from_bytes(&seed);
         let pem = signing.to_pkcs8_pem(LineEnding::LF).map_err(|e| cannot(&e))?;
-        // Written aside and linked into place: of two processes that make the first key, one wins and both use it.
-        let aside = path.with_extension(format!("new-{}", std::process::id()));
+        // Written aside and linked into place: of two that make the first key, one wins and both use it.
+        let aside = path.with_extension(format!("new-{}", new_id()));
         let written =
             std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).and_then(|mut file| {
                 file.write_all(pem.as_bytes())?;

@@ -36,6 +36,26 @@ pub(crate) struct Authorized {
     pub is_served: bool,
     /// The run is only what whoever asks says: what is allowed to it is not allowed to him.
     pub is_run_hearsay: bool,
+    /// What tells these calls from all others beside the same run, if they are none of its own.
+    pub beside: Option<String>,
+}
+
+/// How the names of calls begin that are beside a run.
+const BESIDE: &str = "beside-";
+
+impl Authorized {
+    /// The name of a call of its own.
+    pub(crate) fn call(&self, ordinal: u64) -> String {
+        match &self.beside {
+            Some(own) => format!("{BESIDE}{own}-{ordinal}"),
+            None => format!("e{}-{ordinal}", self.epoch),
+        }
+    }
+}
+
+/// Whether a call names a run that it is none of: somebody said so.
+pub(crate) fn is_beside(call: &str) -> bool {
+    call.starts_with(BESIDE)
 }
 
 /// What one run, or one who acts by himself, spends from.

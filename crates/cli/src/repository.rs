@@ -152,7 +152,12 @@ fn find(url: &str, is_guest: bool) -> Result<Where, Failure> {
         true => host.to_owned(),
         false => format!("{host}:{}", if url.starts_with("https") { 443 } else { 80 }),
     };
-    Host::parse(&host).map(Where::Host).map_err(|e| bad(&e.to_string()))
+    let host = Host::parse(&host).map_err(|e| bad(&e.to_string()))?;
+    // However it is written.
+    if is_guest && !host.is_name() {
+        return Err(bad("is no name of a host"));
+    }
+    Ok(Where::Host(host))
 }
 
 /// What the user has said of names, as far as it holds for what others name: a name without a port is one of the web, and
@@ -274,6 +279,18 @@ fn head(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_name_hosts_and_nothing_else() {
+        for host in ["::1", "fd00::1", "[::1]", "[::1]:443", "10.0.0.1", "*", "*.example.com", "a@b", "", "x:y"] {
+            assert!(find(&format!("https://{host}/x.git"), true).is_err(), "{host}");
+        }
+        for host in ["code.example", "code.example:8443"] {
+            assert!(find(&format!("https://{host}/x.git"), true).is_ok(), "{host}");
+        }
+        assert!(find("https://127.0.0.1/x.git", false).is_ok());
+        assert!(find("file:///", true).is_err() && find("ssh://code.example/x", true).is_err());
+    }
 
     #[test]
     fn nobody_has_all_fetches_and_they_come_back() {

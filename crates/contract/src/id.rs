@@ -49,6 +49,17 @@ pub fn check_name(name: &str) -> Result<(), BadName> {
     }
 }
 
+/// What the name of a currency may be, for whoever wrote another.
+pub const CURRENCY_FORM: &str = "1 to 32 lower-case letters, digits or _, such as usd_micros";
+const CURRENCY_BYTES_MAX: usize = 32;
+
+/// Whether this may name a currency.
+pub fn is_currency(name: &str) -> bool {
+    name.len() <= CURRENCY_BYTES_MAX
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,7 +37,7 @@ const TYPES: [Type; 19] = [
 ];
 
 /// How ids begin that nobody else may bring.
-const PREFIXES: [(&str, &str); 9] = [
+const PREFIXES: [(&str, &str); 13] = [
     ("spend:", "changes about money"),
     ("prediction:", "predictions"),
     ("signature:", "signatures"),
@@ -45,6 +45,10 @@ const PREFIXES: [(&str, &str); 9] = [
     ("access:", "changes about who may enter"),
     ("key:", "keys that sign"),
     ("approval:", "answers to what waits for a person"),
+    ("receipt:", "receipts of runs"),
+    ("snapshot:", "snapshots of workspaces"),
+    ("publication:", "publications"),
+    ("execution:", "executions"),
     (head::ID_PREFIX, "heads of shared workspaces"),
     (webhook::ID_PREFIX, "changes of webhooks"),
 ];
@@ -106,6 +110,10 @@ mod tests {
         }
         for id in [
             "spend:x",
+            "receipt:x",
+            "snapshot:x",
+            "publication:x",
+            "execution:x",
             "spend:",
             "prediction:1",
             "signature:a/b.v1",

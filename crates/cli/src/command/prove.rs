@@ -16,7 +16,7 @@ use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use serde_json::{Value, json};
 
 use super::Ended;
-use super::run::submitter;
+use super::run::{may_again, submitter};
 use crate::args::Global;
 use crate::document::Document;
 use crate::failure::Failure;
@@ -330,6 +330,7 @@ fn money(predicate: &Value, open: &Open, checks: &mut Checks) -> Result<(), Fail
 fn included(open: &Open, seq: u64, body: &[u8], checks: &mut Checks) -> Result<(), Failure> {
     let journal = &open.waiter.journal;
     let log = open.waiter.wait(journal.log(&open.tenant))?;
+    open.waiter.wait(journal.settled())?;
     let size = log.frontier.size();
     let included = match Plan::inclusion(seq, size) {
         None => false,
@@ -374,7 +375,11 @@ impl Replay {
         let folder = match (is_file, is_file && path.is_dir()) {
             (true, true) => path.to_owned(),
             (true, false) => path.parent().unwrap_or(Path::new(".")).to_owned(),
-            _ => open.left_by(&open.run(&self.run)?)?.path(""),
+            _ => {
+                let run = open.run(&self.run)?;
+                may_again(&open, &run, false)?;
+                open.left_by(&run)?.path("")
+            }
         };
         let file = folder.join("recording.json");
         let bytes = Document::read(&file).map_err(|e| {

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::contract::bad_config;
-use super::run::{LEASE, Requested, block, exit_code, run_json, submitter, work_on};
+use super::run::{LEASE, Requested, block, exit_code, may_again, run_json, submitter, work_on};
 use super::{Ended, signals};
 use crate::args::Global;
 use crate::failure::Failure;
@@ -58,6 +58,7 @@ impl Resume {
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
         let row = open.run(&self.run)?;
+        may_again(&open, &row, self.fork)?;
         let resumed = match resume(&open.waiter, &row, &requested, intent, submitter(&open.project)) {
             // Nobody works on it any more: it is there for the taking.
             Err(ResumeError::State(RunState::Running, _)) if intent == Intent::Resume && open.is_abandoned(&row)? => {

@@ -216,6 +216,24 @@ impl Run {
     }
 }
 
+/// Whether what a run was agreed on may be done once more, by whoever asks now. Another execution is agreed to anew, and an
+/// agent is the project's to offer: one that is offered no longer, or is another by now, is not gone on with for others.
+pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), Failure> {
+    // What cannot be read is refused by whoever is to execute it.
+    let Ok((_, agreement, _)) = actum_engine::read_agreement(&run.metadata) else { return Ok(()) };
+    let (project, id) = (&open.project, &agreement.work_item.agent_id);
+    if project.is_guest()? {
+        let config = Config::read(project.root())?;
+        let is_same = |config: &AgentConfig| config.is_offered_to(&open.tenant) && config.agent == agreement.agent;
+        if !config.agents.get(id).is_some_and(is_same) {
+            let message = format!("the agent {} is not offered to you any more as it was", clean(id));
+            return Err(Failure::new(error::FORBIDDEN, message)
+                .hint("submit the work anew: then the agent is what it is now, if it is offered"));
+        }
+    }
+    if is_another { approve(project, id, &agreement.agent) } else { Ok(()) }
+}
+
 /// Who submits.
 pub(crate) fn submitter(project: &Project) -> Submitter {
     Submitter { actor: actor(project.actor()), token: project.token().map(ToOwned::to_owned) }

@@ -13,6 +13,7 @@ use actum_predict::protocol::Question;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use crate::workspace::new_id;
 
 /// The version this program writes; it reads older ones.
 const VERSION: u64 = 1;
@@ -115,7 +116,7 @@ impl Recorded {
         exchanges.extend_from_slice(new);
         let file = Document { version: VERSION, exchanges };
         let text = serde_json::to_string_pretty(&file).unwrap_or_default();
-        let aside = path.with_extension(format!("{}.new", std::process::id()));
+        let aside = path.with_extension(format!("{}.new", new_id()));
         let written = fs::write(&aside, text + "\n").and_then(|()| fs::rename(&aside, path));
         written.map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
     }

@@ -370,7 +370,7 @@ impl Till {
                 Err(_) => {}
             }
         }
-        let call = format!("e{}-{ordinal}", self.who.epoch);
+        let call = self.who.call(ordinal);
         let mut begun = Begun {
             ordinal,
             call,
@@ -402,27 +402,29 @@ impl Till {
             approval: begun.inputs.context.approval.clone(),
             hold_ms: provider.total_ms.saturating_mul(provider.attempts).saturating_add(HOLD_MS),
         };
-        match counter.spend.reserve(reserve).await? {
-            Ok(held) => {
+        let reserved = counter.spend.reserve(reserve).await?;
+        let refused = match reserved {
+            Ok(held) if !held.replayed => {
                 self.purse.learn(&held.authorization);
                 begun.authorization = Some(held.authorization);
                 lock(&self.open).insert(ordinal, begun.clone());
                 actum_contract::crash::pass(CRASH_POINTS, "model.reserved");
-                Ok(Ok(begun))
+                return Ok(Ok(begun));
             }
-            Err(Refused { code, message, .. }) => {
-                // Somebody else was faster, or what was looked at has changed since: judged again as it is now.
-                let currency = begun.inputs.budget.currency.clone();
-                if let Some(found) = self.purse.authorization(&currency).await? {
-                    begun.inputs.budget = snapshot(&found, begun.amount, &currency);
-                    begun.authorization = Some(found);
-                }
-                (begun.inputs.decision, begun.inputs.reason_code) =
-                    (Some("denied".into()), Some(code.reason().to_owned()));
-                begun.decision = evaluate(&begun.inputs);
-                Ok(Err(self.deny(begun, message).await))
-            }
+            // What one call has set aside pays for one.
+            Ok(_) => (policy::IDEMPOTENCY_CONFLICT, format!("the same call is under way: {}", begun.call)),
+            Err(Refused { code, message, .. }) => (code.reason(), message),
+        };
+        // Somebody else was faster, or what was looked at has changed since: judged again as it is now.
+        let (reason, message) = refused;
+        let currency = begun.inputs.budget.currency.clone();
+        if let Some(found) = self.purse.authorization(&currency).await? {
+            begun.inputs.budget = snapshot(&found, begun.amount, &currency);
+            begun.authorization = Some(found);
         }
+        (begun.inputs.decision, begun.inputs.reason_code) = (Some("denied".into()), Some(reason.to_owned()));
+        begun.decision = evaluate(&begun.inputs);
+        Ok(Err(self.deny(begun, message).await))
     }
 
     /// A person's word, asked for and waited for.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::model::{evidence, receipt};
+use crate::purse::is_beside;
 
 /// Receipts read at a time.
 const PAGE: usize = 50;
@@ -113,6 +114,10 @@ fn told(payload: &Value, run: &str) -> Option<(String, String, u64, bool)> {
     }
     let receipt = payload.get("receipt").filter(|one| one["run_id"] == run && one["kind"] == "call")?;
     let budget = &receipt["budget"];
+    // Anybody may name a run; what that costs is none of the run's.
+    if budget["call_id"].as_str().is_some_and(is_beside) {
+        return None;
+    }
     let spent = budget["spent"].as_u64().unwrap_or(0);
     Some((text(&receipt["receipt_id"]), text(&budget["currency"]), spent, made(&receipt["status"])))
 }
@@ -122,7 +127,7 @@ pub(crate) fn held(waiter: &Waiter, spend: &dyn Spend, tenant: &Tenant, run: &st
     let filter = Filter { run: Some(run.to_owned()), limit: RESERVATIONS_MAX, ..Filter::default() };
     let all = waiter.wait(spend.reservations(tenant, filter))?;
     let mut sums: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
-    for one in &all {
+    for one in all.iter().filter(|one| !is_beside(&one.call)) {
         let [spent, reserved, unknown] = sums.entry(&one.currency).or_default();
         let (sum, amount) = match one.state {
             ReservationState::Committed => (spent, one.committed.unwrap_or(0)),

@@ -11,6 +11,7 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use serde_json::{Value, json};
 
+use crate::workspace::new_id;
 /// How long what servers say of their tools is believed, and what is known of programs.
 const SCHEMA_FOR: Duration = Duration::from_secs(24 * 3_600);
 const METADATA_FOR: Duration = Duration::from_secs(3_600);
@@ -179,7 +180,7 @@ impl<'a> Kept<'a> {
     /// What cannot be kept is found out again.
     pub(crate) fn put(&self, key: &str, value: &Value) {
         let path = self.path(key);
-        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+        let beside = path.with_extension(format!("{}.tmp", new_id()));
         let write = || -> std::io::Result<()> {
             std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
             std::fs::write(&beside, json!({"key": key, "value": value}).to_string())?;

@@ -154,7 +154,7 @@ fn write(path: &PathBuf, value: &Value) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(path.parent().unwrap_or(path))?;
-        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+        let beside = path.with_extension(format!("{}.tmp", new_id()));
         std::fs::write(&beside, format!("{text}\n"))?;
         std::fs::rename(&beside, path)
     };

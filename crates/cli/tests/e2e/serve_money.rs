@@ -1,6 +1,6 @@
 //! Money behind `actum serve`: what somebody says in a request narrows what was allowed to him, and never allows more.
 
-use actum_testkit::upstream::{Script, Upstream, Usage};
+use actum_testkit::upstream::{Script, Turn, Upstream, Usage};
 use serde_json::{Value, json};
 
 use super::builtin::{self, STEP_ONLY, finish, rich, turn};
@@ -115,6 +115,71 @@ fn whoever_asks_spends_what_was_allowed_to_him() {
     // Whoever is at the machine says for whom he asks.
     let words = ["predict", ID, "--param", "text=good", "--agent", "guest-admin", "--json"];
     assert_ne!(asked(&actum, &words)["policy"]["authorization_id"], "his");
+}
+
+/// However many ask at once in the name of one run: each call has set its own money aside, and none of it is the run's.
+#[test]
+fn what_is_asked_beside_a_run_is_paid_for_each_time() {
+    let answer = || Turn::Held(Box::new(Turn::text("{\"label\": \"positive\"}")));
+    let script = (0..4).fold(Script::default(), |script, _| script.turn(answer(), Usage::new(40, 6)));
+    let upstream = Upstream::start(script.last("{\"label\": \"positive\"}", Usage::new(40, 6)));
+    let actum = demo(&upstream);
+    actum.run(&["spend", "authorize", "--id", "all", "--max-total", "1usd"]).ok();
+    let server = Server::start(&actum, &["--workers", "0"]);
+    let operator = token(&actum, "operator", &[]);
+    let ask = || {
+        let question = json!({"signature": ID, "input": {"text": "good"}, "run": "r-1"});
+        server.post(&operator, "/v1/predictions", question).is(201)
+    };
+    let held = || asked(&actum, &["spend", "reservations", "--json"])["reservations"].as_array().unwrap().clone();
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        upstream.wait_for(4);
+        assert_eq!(held().iter().filter(|one| one["state"] == "reserved").count(), 4, "{:?}", held());
+        (0..4).for_each(|_| upstream.release());
+        for one in all {
+            one.join().unwrap();
+        }
+    });
+    // One after the other, too; and nobody's provider takes two for one.
+    ask();
+    let all = held();
+    assert!(all.len() == 5 && all.iter().all(|one| one["state"] == "committed" && one["run_id"] == "r-1"), "{all:?}");
+    let keys: std::collections::BTreeSet<_> =
+        upstream.calls().iter().filter_map(|call| call.header("idempotency-key").map(str::to_owned)).collect();
+    assert!(keys.is_empty() || keys.len() == 5, "{keys:?}");
+    let sum: u64 = all.iter().map(|one| one["committed"].as_u64().unwrap()).sum();
+    let spent = asked(&actum, &["spend", "list", "--json"])["authorizations"][0]["spent"].as_u64();
+    assert_eq!(spent, Some(sum));
+}
+
+/// Anybody may name a run; its receipt tells what it has cost itself.
+#[test]
+fn what_is_asked_beside_a_run_is_not_in_its_receipt() {
+    let script = Script::default().turn(Turn::Held(Box::new(turn(json!([finish()])))), Usage::new(10, 10));
+    let (actum, upstream) = builtin::project(script.last("{\"label\": \"positive\"}", Usage::new(40, 6)), STEP_ONLY);
+    actum.run(&["spend", "authorize", "--id", "all", "--max-total", "1usd"]).ok();
+    actum.file("s.yaml", super::client::SIGNATURE);
+    asked(&actum, &["signature", "add", "s.yaml", "--json"]);
+    let server = Server::start(&actum, &[]);
+    let operator = token(&actum, "operator", &[]);
+    let run = server.post(&operator, "/v1/runs", rich()).is(202)["runs"][0]["run_id"].as_str().unwrap().to_owned();
+    upstream.wait_for(1);
+    server
+        .post(
+            &operator,
+            "/v1/predictions",
+            json!({"signature": ID, "input": {"text": "good"}, "model": "m-1", "run": run}),
+        )
+        .is(201);
+    upstream.release();
+    let status = || server.get(&operator, &format!("/v1/runs/{run}")).is(200);
+    until("it is over", || status()["state"] == "succeeded");
+    let statement = std::fs::read_to_string(actum.path(&format!(".actum/runs/{run}/receipt.statement.json"))).unwrap();
+    let statement: Value = serde_json::from_str(&statement).unwrap();
+    assert_eq!(statement["predicate"]["spend"]["calls"], 1, "{statement}");
+    assert_eq!(asked(&actum, &["verify", &run, "--json"])["valid"], true);
+    assert_eq!(upstream.calls().len(), 2);
 }
 
 #[test]

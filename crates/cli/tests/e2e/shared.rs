@@ -133,7 +133,8 @@ fn a_workspace_is_had_as_one_file() {
     actum.file(&format!("seed/{far}b"), "b\n");
     actum.file("seed/ü 1", [0, 255, 10]);
     std::fs::create_dir(actum.path("seed/empty")).unwrap();
-    for (name, target) in [("near", "./a.txt"), ("far", long.as_str()), ("nowhere", "//no//where")] {
+    let odd = "./a//".repeat(30);
+    for (name, target) in [("near", "./a.txt"), ("far", long.as_str()), ("nowhere", "//no//where"), ("odd", &odd)] {
         std::os::unix::fs::symlink(target, actum.path("seed").join(name)).unwrap();
     }
     std::fs::set_permissions(actum.path("seed/a.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -178,6 +179,13 @@ fn a_workspace_is_had_as_one_file() {
     let (url, token) = (shown["url"].as_str().unwrap(), shown["token"].as_str().unwrap());
     let away = super::actum().with_env("ACTUM_SERVER", url).with_env("ACTUM_TOKEN", token);
     assert_eq!(unpacked(&away, &["workspace", "archive", "team/site"], "there"), (files, bytes));
+    // What an answer does not hold is refused before it is read; at the machine it is had all the same.
+    actum.file("big/zeros", vec![0; 33 << 20]);
+    actum.run(&["workspace", "add", "big", "big"]).ok();
+    let large = away.run(&["workspace", "archive", "big", "--json"]);
+    assert!(large.code == 2 && large.error()["message"].as_str().unwrap().contains("more than"), "{:?}", large.error());
+    asked(&actum, &["workspace", "archive", "big", "-o", "big.tar", "--json"]);
+    assert!(std::fs::metadata(actum.path("big.tar")).unwrap().len() > 33 << 20);
     let refused = away.run(&["workspace", "checkout", "team/site", "x", "--json"]);
     assert!(refused.error()["hint"].as_str().unwrap().contains("workspace archive"), "{refused:?}");
     server.signal("TERM");
@@ -419,6 +427,42 @@ fn other_tenants_run_on_shared_workspaces_only() {
     }
     assert_eq!(server.ask(&guest, "GET", "/v1/workspaces/site/archive?at=99", "").status, 404);
     assert_eq!(server.ask(&guest, "GET", "/v1/workspaces/site/archive?tenant=local", "").status, 400);
+    // What he may do once more is what is offered by then.
+    let again = |what: &str| server.post(&guest, &format!("/v1/runs/{run}/{what}"), json!({})).status;
+    assert_eq!(again("replay"), 200);
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    for other in [text.replace("tenants = [\"*\"]\n", ""), text.replace("made-", "other-")] {
+        assert_ne!(other, text);
+        actum.file("actum.toml", other);
+        for what in ["fork", "resume", "replay"] {
+            assert_eq!(again(what), 403, "{what}");
+        }
+    }
+    actum.file("actum.toml", text);
+    assert_eq!(again("fork"), 202);
+}
+
+/// Somebody agreed to one execution; another one, wherever it begins, is agreed to anew.
+#[test]
+fn a_fork_is_agreed_to_anew() {
+    let actum = project(&[("a", "echo x > x")]);
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", text.replace("phases =", "network = \"open\"\nphases ="));
+    actum.file("work.json", json!({"items": [item("one", "a")]}).to_string());
+    let agree = |ended: &actum_testkit::program::Ended| {
+        assert_eq!((ended.code, ended.error()["code"].as_str()), (8, Some("APPROVAL_NEEDED")), "{}", ended.stderr);
+        actum.run(&["approve", ended.error()["details"]["approval_id"].as_str().unwrap()]).ok();
+    };
+    let run = ["run", "work.json", "--detach", "--json"];
+    agree(&actum.run(&run));
+    let made = id(&asked(&actum, &run)["runs"][0]);
+    let fork = ["resume", &made, "--fork", "--detach", "--json"];
+    agree(&actum.run(&fork));
+    asked(&actum, &fork);
+    assert_eq!(actum.run(&fork).code, 8, "it was for one only");
+    // The same run goes on without being asked again.
+    actum.run(&["cancel", &made]).ok();
+    assert_ne!(actum.run(&["resume", &made, "--detach"]).code, 8);
 }
 
 /// Serves the files of a folder, as any web server would, until the test is over. Where it listens.

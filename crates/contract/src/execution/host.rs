@@ -55,6 +55,11 @@ impl Host {
         self.name == Pattern::Any
     }
 
+    /// Whether it is the name of one host, and neither an address nor a pattern.
+    pub fn is_name(&self) -> bool {
+        matches!(self.name, Pattern::Exact(_))
+    }
+
     /// Whether it is an address that is not everybody's.
     pub fn is_private(&self) -> bool {
         matches!(self.name, Pattern::Address(address) if kind_of(address) != AddressKind::Public)

@@ -6,12 +6,12 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use super::entry::word;
+use crate::id::{CURRENCY_FORM, is_currency};
 use crate::limit::INTEGER_SAFE_MAX;
 use crate::part::Part;
 
 /// The currency nobody has to name.
 const CURRENCY: &str = "usd_micros";
-const CURRENCY_BYTES_MAX: usize = 32;
 
 /// What a call of a tool settles.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,13 +127,6 @@ impl Settlement {
     }
 }
 
-/// Whether this may name a currency.
-pub(crate) fn is_currency(name: &str) -> bool {
-    name.len() <= CURRENCY_BYTES_MAX
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
-}
-
 fn amount(part: &mut Part<'_>, field: &str) -> Option<u64> {
     let value = part.take(field)?;
     let found = value.as_u64().filter(|amount| (1..=INTEGER_SAFE_MAX).contains(amount));
@@ -156,7 +149,7 @@ pub(super) fn settlement(part: &mut Part<'_>) -> Settlement {
     }
     let currency = part.text("currency").unwrap_or_else(|| CURRENCY.to_owned());
     if !is_currency(&currency) {
-        part.bad("currency", &json!(currency), "1 to 32 lower-case letters, digits or _, such as usd_micros");
+        part.bad("currency", &json!(currency), CURRENCY_FORM);
     }
     let all = RetryClass::ALL.map(RetryClass::word).join(" or ");
     let retry = word(part, "retry_class", RetryClass::DedupeReconcileRequired, RetryClass::named, &all);

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Budget, Constraints, Publish, Spend, Validation, Work, WorkItem, is_id};
 use crate::bad::BadConfig;
+use crate::id::{CURRENCY_FORM, is_currency};
 use crate::part::{Flaw, LIST_MAX, Part, flaw};
 use crate::schema::{self, Partial};
 
@@ -190,6 +191,9 @@ fn read_budget(value: &Value, at: &str, flaws: &mut Vec<Flaw>) -> Budget {
             0
         });
         let currency = part.text("currency").unwrap_or_else(|| "usd_micros".to_owned());
+        if !is_currency(&currency) {
+            part.bad("currency", &Value::from(currency.as_str()), CURRENCY_FORM);
+        }
         part.finish();
         Spend { max_total, currency }
     });

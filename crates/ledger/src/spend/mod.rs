@@ -10,6 +10,7 @@ mod purse;
 
 use std::fmt;
 
+pub use actum_contract::id::is_currency;
 use actum_contract::id::{Tenant, check_name};
 use actum_contract::limit::INTEGER_SAFE_MAX;
 
@@ -38,7 +39,6 @@ pub const HOLD_MS_MAX: u64 = 1 << 45;
 
 const DAY_MS: i64 = 86_400_000;
 const ID_BYTES_MAX: usize = 64;
-const CURRENCY_BYTES_MAX: usize = 32;
 
 /// Why a reservation was taken out of its caller's hands.
 pub const STALE: &str = "stale_reservation";
@@ -185,13 +185,6 @@ pub fn is_id(id: &str) -> bool {
     id.len() <= ID_BYTES_MAX
         && id.starts_with(|c: char| c.is_ascii_alphanumeric())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-}
-
-/// Whether this may name a currency.
-pub fn is_currency(name: &str) -> bool {
-    name.len() <= CURRENCY_BYTES_MAX
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
 /// The UTC day of an instant, in days since 1970.

@@ -150,14 +150,17 @@ impl<'d> Desk<'d> {
             None => Some(Alive::enter(&self.counter.home, &run, self.open.waiter.journal.store_id())?),
             Some(_) => None,
         };
+        let beside = who.run.is_some().then(new_id);
         let who = match self.open.project.payer() {
             None => {
-                Authorized { run, thread: who.thread.clone(), autopilot: who.agent.clone(), ..Authorized::default() }
+                let (thread, autopilot) = (who.thread.clone(), who.agent.clone());
+                Authorized { run, thread, autopilot, beside, ..Authorized::default() }
             }
             // What he says chooses the way and stands on record; he spends what was allowed to him.
             Some(payer) => Authorized {
                 is_run_hearsay: who.run.is_some(),
                 run,
+                beside,
                 autopilot: Some(payer),
                 is_served: true,
                 ..Authorized::default()
