@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read, Submitter};
 use crate::desk::stored;
+use crate::drive::story;
 use crate::entry::{self, About, time};
 use crate::submit::row;
 use crate::wait::Waiter;
@@ -234,6 +235,8 @@ pub enum CancelError {
     Over(RunState),
     #[error("the run has just been changed by somebody else; look again")]
     Lost,
+    #[error("the run has published its result and waits for a worker to end it; undo it then")]
+    Published,
     #[error(transparent)]
     Store(#[from] JournalError),
 }
@@ -247,6 +250,12 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
             Written::Done => Ok(Cancelled::Asked),
             _ => Err(CancelError::Lost),
         };
+    }
+    // One that was given back after it had published is no longer to be stopped.
+    let events = if run.version > 0 { story(waiter, run)? } else { Vec::new() };
+    let begun = events.iter().rposition(|event| matches!(event, Event::Begun { .. })).unwrap_or(0);
+    if events[begun..].iter().any(|event| matches!(event, Event::Publishing { .. } | Event::Published { .. })) {
+        return Err(CancelError::Published);
     }
     let message = "cancelled before it began";
     let verdict =

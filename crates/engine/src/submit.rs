@@ -61,15 +61,16 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
     let (submission, before) = match once {
         None => (Uuid::now_v7().to_string(), None),
         Some(once) => {
-            // By the day, because the same may be wanted again on another one; yesterday's is asked for as long as it counts.
+            // By the day, because the same may be wanted again on another one; yesterday's is asked for as long as it counts,
+            // tomorrow's because the clock of another server may be ahead.
             let day = now.as_second() / DAY_SECONDS;
-            let [today, yesterday] = [day, day - 1].map(|day| named_by(once, day).to_string());
-            (today, Some(yesterday))
+            let [today, others @ ..] = [day, day - 1, day + 1].map(|day| named_by(once, day).to_string());
+            (today, Some(others))
         }
     };
     // The answer to the first time was lost on its way, or what the store said to it.
-    if let Some(yesterday) = before {
-        for known in [&submission, &yesterday] {
+    if let Some(others) = before {
+        for known in std::iter::once(&submission).chain(&others) {
             if let Some(first) = find(waiter, &tenant, known, &order, now)? {
                 return Ok(first);
             }

@@ -140,7 +140,14 @@ impl Engine {
         loop {
             let next = locked(receiver).recv();
             let Ok(run) = next else { return };
-            let stop = locked(&self.held).get(&run.id).map(|(_, stop)| Arc::clone(stop)).unwrap_or_default();
+            let is_this = |(held, _): &&(Held, Arc<Stop>)| held.epoch == run.epoch;
+            let stop = locked(&self.held).get(&run.id).filter(is_this).map(|(_, stop)| Arc::clone(stop));
+            // Claimed anew meanwhile: then this is somebody else's.
+            let stop = stop.unwrap_or_else(|| {
+                let stop = Arc::<Stop>::default();
+                stop.stop(Why::Lost);
+                stop
+            });
             if self.interrupted.load(Ordering::SeqCst) {
                 stop.stop(Why::Interrupted);
             }
@@ -152,7 +159,8 @@ impl Engine {
                 hands_back: self.settings.submission.is_none(),
             };
             driver.drive(&run, &stop);
-            locked(&self.held).remove(&run.id);
+            // Not what was claimed in its place, here too.
+            locked(&self.held).retain(|id, (held, _)| *id != run.id || held.epoch != run.epoch);
             *locked(&self.busy) -= 1;
             self.freed.notify_all();
         }
@@ -198,7 +206,10 @@ impl Engine {
         }
         for run in claimed {
             let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
-            locked(&self.held).insert(run.id.clone(), (held, Arc::default()));
+            // A lease that ran out while nobody could ask may be over for ourselves: whoever is at it lets go.
+            if let Some((_, earlier)) = locked(&self.held).insert(run.id.clone(), (held, Arc::default())) {
+                earlier.stop(Why::Lost);
+            }
             *locked(&self.busy) += 1;
             if sender.send(run).is_err() {
                 return Ok(true);
@@ -340,29 +351,36 @@ impl Engine {
             if *self.ended.wait_timeout(over, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0 {
                 return;
             }
-            let held: Vec<Held> = locked(&self.held).values().map(|(held, _)| held.clone()).collect();
-            if held.is_empty() {
+            // Answers are about what was asked, whatever is claimed meanwhile.
+            let asked = locked(&self.held).clone();
+            if asked.is_empty() {
                 renewed = Instant::now();
                 continue;
             }
-            let due = renewed.elapsed() >= self.settings.lease / 2;
-            let heard = if due {
-                renewed = Instant::now();
+            let held: Vec<Held> = asked.values().map(|(held, _)| held.clone()).collect();
+            let (begun, is_due) = (Instant::now(), renewed.elapsed() >= self.settings.lease / 2);
+            let heard = if is_due {
                 let lease_ms = u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX);
                 self.waiter.wait(self.waiter.runs.renew(self.settings.owner.clone(), lease_ms, held))
             } else {
                 self.waiter.wait(self.waiter.runs.look_after(&held))
             };
-            // A store that does not answer now may answer later; every write asks it again who has the run.
-            let heard = heard.unwrap_or_else(|e| {
-                self.watch.trouble(&e.to_string());
-                Vec::new()
-            });
+            let heard = match heard {
+                Ok(heard) => heard,
+                // It may answer the next time, which is soon: what is not renewed is still due. Every write asks it again who
+                // has the run.
+                Err(e) => {
+                    self.watch.trouble(&e.to_string());
+                    continue;
+                }
+            };
+            if is_due {
+                renewed = begun;
+            }
             for about in heard {
-                let stop = locked(&self.held).get(&about.run).map(|(_, stop)| Arc::clone(stop));
-                match stop {
-                    Some(stop) if about.lost => stop.stop(Why::Lost),
-                    Some(stop) if about.cancel => stop.stop(Why::Cancelled),
+                match asked.get(&about.run) {
+                    Some((_, stop)) if about.lost => stop.stop(Why::Lost),
+                    Some((_, stop)) if about.cancel => stop.stop(Why::Cancelled),
                     _ => {}
                 }
             }
