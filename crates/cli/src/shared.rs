@@ -194,6 +194,8 @@ impl Open {
     /// one write. With `keep`, as far as it fits; what is there already moves nothing.
     pub(crate) fn move_head(&self, run: &Run, wanted: &Wanted<'_>) -> Result<(String, Rebased), Failure> {
         let blobs = self.project.blobs()?;
+        // What is stored here is swept away by nobody before the head names it.
+        let _stays = blobs.batch()?;
         for _ in 0..TRIES_MAX {
             let head = self.known_head(wanted.name)?;
             let rebased = rebase(&*blobs, wanted.base, wanted.changes, head.tree, wanted.keep)?;

@@ -1,16 +1,18 @@
 //! `actum snapshot`: the workspace store alone.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
 use actum_contract::blob::{BlobError, Blobs as _};
 use actum_contract::digest::Digest;
+use actum_contract::metadata;
 use actum_kernel::Event;
-use actum_ledger::run::{Filter, RunState};
+use actum_ledger::run::{Filter, Run, RunState};
 use actum_store::blob::{Folder, Swept, Thoroughness};
 use actum_workspace::{Kept, Limit, Rules, Snapshot, diff, leaves, retain, thaw_new};
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Ended;
 use super::diff::show;
@@ -289,48 +291,82 @@ fn list(project: &Project, out: &mut Out) -> Ended {
     Ok(0)
 }
 
-/// What runs that are not over, or can be gone on with, stand on and have come to.
-fn trees_of_runs(open: &Open) -> Result<Vec<Digest>, Failure> {
-    let mut trees = Vec::new();
-    for state in [RunState::Queued, RunState::Running, RunState::Blocked, RunState::Failed] {
-        let mut before = None;
-        loop {
-            let before_id = before.clone();
-            let filter = Filter { state: Some(state), before: before_id, limit: RUNS_PAGE, ..Filter::default() };
-            let runs = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
-            let Some(last) = runs.last() else { break };
-            before = Some(last.id.clone());
-            for run in runs {
-                let events = open.waiter.wait(open.waiter.runs.events(&open.tenant, &run.id, 0))?;
-                for event in actum_engine::events_of(&events).unwrap_or_default() {
-                    let tree = match &event {
-                        Event::Frozen { before, .. } => before,
-                        Event::Acted(acted) => &acted.state,
-                        _ => continue,
-                    };
-                    trees.extend(Digest::from_hex(tree));
+/// What others than snapshots refer to: what runs stand on and have come to, and what shared workspaces were.
+#[derive(Default)]
+struct Needed {
+    trees: BTreeSet<Digest>,
+    /// How far each shared workspace was followed.
+    moves: BTreeMap<String, u64>,
+    /// Whether somebody is at work, and may have stored what he has told nobody yet.
+    is_busy: bool,
+}
+
+impl Needed {
+    /// Runs that are not over, can be gone on with, or whose result waits for somebody to take it.
+    const ALL: [RunState; 5] =
+        [RunState::Queued, RunState::Running, RunState::Blocked, RunState::Failed, RunState::Succeeded];
+    /// Those of them that change by themselves.
+    const UNDER_WAY: [RunState; 3] = [RunState::Queued, RunState::Running, RunState::Blocked];
+
+    fn learn(&mut self, open: &Open, states: &[RunState]) -> Result<(), Failure> {
+        for state in states {
+            let mut before = None;
+            loop {
+                let only = (*state == RunState::Succeeded).then_some(metadata::HASH);
+                let filter = Filter { state: Some(*state), before, limit: RUNS_PAGE, only, ..Filter::default() };
+                let runs = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
+                let Some(last) = runs.last() else { break };
+                before = Some(last.id.clone());
+                self.is_busy |= *state == RunState::Running;
+                for run in &runs {
+                    match state {
+                        RunState::Succeeded => self.learn_kept(run),
+                        _ => self.learn_run(open, run)?,
+                    }
                 }
             }
         }
+        for head in open.waiter.wait(open.heads.heads_of(&open.tenant))? {
+            // What a shared workspace was may be wanted back.
+            let known = self.moves.entry(head.workspace.clone()).or_default();
+            for n in *known + 1..=head.n {
+                self.trees.extend(open.made(&head.workspace, n)?.map(|made| made.after));
+            }
+            *known = head.n;
+        }
+        // Whatever a run was seen to have come to, it does not need what it stood on again.
+        Ok(open.waiter.wait(open.waiter.journal.settled())?)
     }
-    // Whatever a run was seen to have come to, it does not need what it stood on again.
-    open.waiter.wait(open.waiter.journal.settled())?;
-    for head in open.waiter.wait(open.heads.heads_of(&open.tenant))? {
-        // What a shared workspace was may be wanted back.
-        for n in 1..=head.n {
-            trees.extend(open.made(&head.workspace, n)?.map(|made| made.after));
+
+    /// A fork stands on what its source has done.
+    fn learn_run(&mut self, open: &Open, run: &Run) -> Result<(), Failure> {
+        for event in actum_engine::story(&open.waiter, run)? {
+            let tree = match &event {
+                Event::Frozen { before, .. } => before,
+                Event::Acted(acted) => &acted.state,
+                _ => continue,
+            };
+            self.trees.extend(Digest::from_hex(tree));
+        }
+        Ok(())
+    }
+
+    /// A result for a shared workspace that nobody has applied yet; one for a folder has a stage, or a publication, of its own.
+    fn learn_kept(&mut self, run: &Run) {
+        let is_kept = |text: &&str| text.contains("\"kept\":true") && crate::shared::is_place(&run.place);
+        let Some(text) = run.outcome.as_deref().filter(is_kept) else { return };
+        let outcome: Value = serde_json::from_str(text).unwrap_or_default();
+        if outcome["verdict"]["kept"] == true {
+            let trees = [&outcome["before"], &outcome["current"]].into_iter().filter_map(Value::as_str);
+            self.trees.extend(trees.filter_map(Digest::from_hex));
         }
     }
-    trees.sort_unstable();
-    trees.dedup();
-    // One that is gone already cannot be kept any more.
-    let blobs = open.project.blobs()?;
-    trees.retain(|tree| blobs.contains(*tree).unwrap_or(false));
-    Ok(trees)
 }
 
 /// Runs read at a time.
 const RUNS_PAGE: usize = 200;
+/// How long somebody at work may take from storing something to telling of it.
+const YOUNG_MS: u64 = 3_600_000;
 
 /// What a sweep of the snapshots came to.
 #[derive(Debug)]
@@ -345,10 +381,21 @@ pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep,
     let mut kept = None;
     // Nothing is published meanwhile: what is under way could not be seen as a whole.
     let _still = workspace::lock(project, &opened, out)?;
-    let needed = trees_of_runs(&Open::new(Project::at(project), out)?)?;
-    let reach = |blobs: &Folder| {
+    let open = Open::new(Project::at(project), out)?;
+    // Most of it while others may still store; then, while nobody does, what has come since.
+    let mut needed = Needed::default();
+    needed.learn(&open, &Needed::ALL)?;
+    let mut reach = |blobs: &Folder| -> Result<Kept, Failure> {
+        needed.learn(&open, &Needed::UNDER_WAY)?;
+        // One that is gone already cannot be kept any more.
+        let trees: Vec<Digest> =
+            needed.trees.iter().copied().filter(|tree| blobs.contains(*tree).unwrap_or(false)).collect();
         let cost = |digest| blobs.cost(digest);
-        retain(&opened.workspace, blobs, &needed, &cost, limit)
+        let mut kept = retain(&opened.workspace, blobs, &trees, &cost, limit)?;
+        if needed.is_busy {
+            kept.contents.extend(blobs.written_since(now_ms().saturating_sub(YOUNG_MS))?);
+        }
+        Ok(kept)
     };
     if limit.dry {
         let kept = reach(&opened.blobs)?;
@@ -359,7 +406,7 @@ pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep,
         let found = reach(blobs)?;
         let contents = found.contents.clone();
         kept = Some(found);
-        Ok::<_, actum_workspace::Error>(contents)
+        Ok::<_, Failure>(contents)
     })?;
     Ok(Sweep { swept, kept: kept.unwrap_or_default() })
 }
