@@ -318,8 +318,12 @@ pub(crate) fn read_head(stream: &mut impl BufRead) -> Result<(u16, Headers, Fram
     let mut rest = stream.take(HEAD_BYTES_MAX);
     while !head.ends_with(b"\r\n\r\n") {
         if rest.read_until(b'\n', &mut head).map_err(ClientError::Broken)? == 0 {
-            let cut = if rest.limit() == 0 { "its head has no end" } else { "it ends within its head" };
-            return Err(ClientError::NotHttp(cut));
+            return Err(match (rest.limit(), head.is_empty()) {
+                (0, _) => ClientError::NotHttp("its head has no end"),
+                // Closed without a word: as a server does that ends.
+                (_, true) => ClientError::Broken(io::ErrorKind::UnexpectedEof.into()),
+                (_, false) => ClientError::NotHttp("it ends within its head"),
+            });
         }
     }
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -432,8 +436,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_answer() {
+        // Nothing at all is what a server says that ends.
+        assert!(matches!(answer_of(b""), Err(ClientError::Broken(_))));
         for text in [
-            "",
             "garbage",
             "SSH-2.0-x\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel",

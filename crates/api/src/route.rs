@@ -195,6 +195,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/tools", &["tool", "list"], &[query("level")]),
     // A document may say that it is approved, and name secrets of this machine.
     post(Admin, "/v1/tools", &["tool", "add"], &[content("files"), query("reason")]).answers(201),
+    post(Operate, "/v1/tools/refresh", &["tool", "refresh"], &[]).without_key(),
     get("/v1/tools/{id}", &["tool", "show"], &[path("id"), query("level"), query("history")]),
     post(Approve, "/v1/tools/{id}/approve", &["tool", "approve"], WITH_REASON),
     post(Approve, "/v1/tools/{id}/activate", &["tool", "activate"], WITH_REASON),
@@ -320,9 +321,16 @@ pub const ROUTES: &[Route] = &[
     post(Operate, "/v1/snapshots/{id}/pin", &["snapshot", "pin"], ID).without_key(),
     post(Operate, "/v1/snapshots/{id}/unpin", &["snapshot", "unpin"], ID).without_key(),
     delete(Operate, "/v1/snapshots/{id}", &["snapshot", "forget"], ID),
+    post(Operate, "/v1/snapshots/check", &["snapshot", "check"], &[]).without_key(),
+    post(Admin, "/v1/snapshots/gc", &["snapshot", "gc"], &[]).without_key(),
+    get("/v1/stages", &["stage", "list"], &[]),
+    delete(Operate, "/v1/stages/{id}", &["stage", "drop"], ID),
+    post(Admin, "/v1/store/check", &["store", "check"], &[]).without_key(),
+    post(Admin, "/v1/store/gc", &["store", "gc"], &[field("dry_run")]).without_key(),
     get("/v1/schemas", &["schema"], &[]).with(&["--list"]),
     get("/v1/schemas/{name}", &["schema"], &[path("name")]),
     get("/v1/key", &["key", "show"], &[query("pem")]),
+    post(Admin, "/v1/key/rotate", &["key", "rotate"], &[]).without_key(),
 ];
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 19] = [
+const TYPES: [Type; 20] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
     Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
     Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
@@ -34,6 +34,7 @@ const TYPES: [Type; 19] = [
     Type { name: "signing_key", by: "whoever signs: use `actum key`" },
     Type { name: "approval_decision", by: "whoever decides about what waits: use `actum approve` and `actum deny`" },
     Type { name: webhook::TYPE, by: "whoever adds and removes webhooks: use `actum webhook`" },
+    Type { name: "end", by: "nobody: the events of a run end with it" },
 ];
 
 /// How ids begin that nobody else may bring.
@@ -103,6 +104,7 @@ mod tests {
             "signing_key",
             "approval_decision",
             "webhook_change",
+            "end",
         ];
         assert!(types().eq(kinds));
         for kind in kinds {

@@ -118,13 +118,12 @@ impl Tail {
         !bytes.is_empty()
     }
 
-    /// The same, to where everything else goes.
-    fn copy_aside(&mut self, out: &Out) -> bool {
-        let bytes = self.read();
+    /// The same, to where everything else goes; for whoever gets one text, behind the rest of it.
+    fn copy_aside(&mut self, out: &mut Out) -> bool {
         if out.is_captured() {
-            out.aside(&String::from_utf8_lossy(&bytes));
-            return !bytes.is_empty();
+            return self.copy(out);
         }
+        let bytes = self.read();
         let written = std::io::stderr().write_all(&bytes).and_then(|()| std::io::stderr().flush());
         !bytes.is_empty() && written.is_ok()
     }

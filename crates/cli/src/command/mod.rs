@@ -113,7 +113,10 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
             None => block_on(verb.run(&global, out)),
         },
         Command::Store(store::Verb::Gc(gc)) => gc.run(&global, out),
-        Command::Store(verb) => block_on(verb.run(&global, out)),
+        Command::Store(verb) => match global.seat.clone() {
+            Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
+            None => block_on(verb.run(&global, out)),
+        },
         Command::Reference => {
             out.bytes(crate::reference::markdown(Parsed::command()).as_bytes());
             Ok(0)

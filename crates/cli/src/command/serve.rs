@@ -49,9 +49,9 @@ use crate::workspace::{LOCAL_TENANT, new_id};
 /// How long requests may go on when it is told to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Commands that act on files of the project. They are those of whoever has the project, not of other tenants, whose runs
+/// Commands that act on files of the project, or on the store of everybody. They are those of whoever has the project, not of other tenants, whose runs
 /// are on shared workspaces.
-const OF_THE_PROJECT: [&str; 4] = ["snapshot", "exec", "tool", "adapter"];
+const OF_THE_PROJECT: [&str; 6] = ["snapshot", "stage", "store", "exec", "tool", "adapter"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {

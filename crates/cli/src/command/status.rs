@@ -144,7 +144,7 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         shown["error"] = outcome["error"].clone();
     }
     shown["warnings"] = outcome.get("warnings").cloned().unwrap_or(json!([]));
-    if row.state.is_over() {
+    if row.state.is_over() || row.state == RunState::Planned {
         // As `run` tells of it, for whoever waits elsewhere.
         (shown["run"], shown["exit"]) = (run_json(row), json!(exit_code(row)));
     }

@@ -164,7 +164,8 @@ pub(super) fn ask_for(server: &str, token: &str, request: &Request, accept: &str
         silence: SILENCE,
         answer_bytes_max: RESULT_BYTES_MAX as u64,
     };
-    let is_once = route.creates || route.method == actum_api::route::Method::Get;
+    // Of what is done, only a submission of runs is done once whoever dies in between.
+    let is_once = route.command == ["run"] || route.method == actum_api::route::Method::Get;
     let mut tries = 1;
     loop {
         match client::send(&asked) {
@@ -208,11 +209,10 @@ pub(super) fn tell(answer: &Answer, out: &mut Out) -> Ended {
 fn tell_result(answer: &Answer, out: &mut Out) -> Ended {
     let exit = answer.header(EXIT).and_then(|code| code.parse::<u8>().ok());
     if answer.status < 400 {
-        if !(200..300).contains(&answer.status) {
-            return Err(strange(answer));
-        }
+        // A page that asks to sign in is an answer too, and not ours.
+        let Some(exit) = exit.filter(|_| (200..300).contains(&answer.status)) else { return Err(strange(answer)) };
         out.bytes(&answer.content);
-        return Ok(exit.unwrap_or(0));
+        return Ok(exit);
     }
     let body: Value = serde_json::from_slice(&answer.content).unwrap_or_default();
     let is_error = body.as_object().is_some_and(|fields| fields.len() == 1) && body["error"].is_object();
@@ -252,7 +252,7 @@ pub(super) fn failure(told: &Value) -> Failure {
     }
 }
 
-fn strange(answer: &Answer) -> Failure {
+pub(super) fn strange(answer: &Answer) -> Failure {
     let message = format!("what answered (status {}) does not speak as a server of actum", answer.status);
     Failure::new(error::STORE_UNAVAILABLE, message).hint("check the address behind --server")
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use actum_api::client;
+use actum_api::client::{self, Answer};
 use actum_api::error;
 use actum_api::stream::{self, Opened};
 use actum_ledger::run::RunState;
@@ -11,7 +11,7 @@ use actum_server::api::Event;
 use serde_json::{Value, json};
 
 use super::JSON;
-use super::client::{ask_for, failure, tell, unanswered};
+use super::client::{ask_for, failure, strange as no_server, tell, unanswered};
 use super::request::Request;
 use crate::command::{Ended, events};
 use crate::failure::Failure;
@@ -29,6 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) fn events(server: &str, token: &str, request: &Request, out: &mut Out) -> Ended {
     let (entry, target) = (format!("Bearer {token}"), request.target());
     let (mut last, mut tries) = (None::<String>, 0);
+    let is_of_run = request.form.route.path_names().any(|name| name == "run");
     loop {
         let mut headers = vec![("authorization", entry.as_str()), ("accept", "text/event-stream")];
         if let Some(last) = &last {
@@ -45,7 +46,7 @@ pub(super) fn events(server: &str, token: &str, request: &Request, out: &mut Out
         };
         tries += 1;
         let broken = match stream::open(&asked) {
-            Ok(Opened::Answer(answer)) if answer.status < 500 => return tell(&answer, out),
+            Ok(Opened::Answer(answer)) if !is_for_now(&answer) => return tell(&answer, out),
             Ok(Opened::Answer(answer)) if tries >= TRIES_MAX => return tell(&answer, out),
             Ok(Opened::Answer(answer)) => format!("status {}", answer.status),
             Ok(Opened::Stream(mut incoming)) => loop {
@@ -55,8 +56,10 @@ pub(super) fn events(server: &str, token: &str, request: &Request, out: &mut Out
                     Err(e) => break e.to_string(),
                 };
                 match (told.kind.as_str(), told.id.as_deref().map(str::parse)) {
-                    ("end", _) => return Ok(0),
-                    ("", _) => {}
+                    // That of a run has an end; an entry of the ledger may be called anything.
+                    ("end", _) if is_of_run => return Ok(0),
+                    // A sign of life.
+                    ("", _) => tries = 0,
                     (kind, Some(Ok(id))) => {
                         events::tell(&Event { id, kind: kind.to_owned(), data: told.data }, out);
                         last = told.id;
@@ -100,6 +103,9 @@ pub(super) fn runs(server: &str, token: &str, request: &Request, out: &mut Out) 
         Some(runs) => runs.iter().filter_map(id).collect(),
         None => id(&told).into_iter().collect(),
     };
+    if ids.is_empty() {
+        return Err(no_server(&answer));
+    }
     let (mut shown, mut code) = (Vec::new(), 0);
     for id in ids {
         out.remark(&format!("submitted {id}; it goes on whether or not somebody waits"));
@@ -138,6 +144,10 @@ fn over(server: &str, token: &str, id: &str, accept: &str, out: &Out) -> Result<
             Ok(answer) if answer.status == 200 => {
                 tries = 0;
                 let status: Value = serde_json::from_slice(&answer.content).unwrap_or_default();
+                if !status["state"].is_string() {
+                    return Err(no_server(&answer));
+                }
+                // A state that only a newer server knows is none to wait for.
                 let is_over = status["state"].as_str().and_then(RunState::named).is_none_or(RunState::is_over);
                 let is_left = status["state"] == RunState::Planned.word();
                 if is_over || is_left {
@@ -145,7 +155,7 @@ fn over(server: &str, token: &str, id: &str, accept: &str, out: &Out) -> Result<
                     return if accept == JSON { Ok(answer.content) } else { Ok(look(accept).map_err(again)?.content) };
                 }
             }
-            Ok(answer) if answer.status < 500 && answer.status != 429 => {
+            Ok(answer) if !is_for_now(&answer) || tries >= TRIES_MAX => {
                 let told: Value = serde_json::from_slice(&answer.content).unwrap_or_default();
                 return Err(failure(&told["error"]));
             }
@@ -163,16 +173,34 @@ fn over(server: &str, token: &str, id: &str, accept: &str, out: &Out) -> Result<
     }
 }
 
+/// Whether the same may be answered otherwise in a moment.
+fn is_for_now(answer: &Answer) -> bool {
+    answer.status >= 500 || answer.status == 429
+}
+
 /// Prints what a run or an execution puts out, until it is over.
 pub(super) fn logs(server: &str, token: &str, request: &Request, out: &mut Out) -> Ended {
-    let (mut shown, mut aside) = (0, 0);
+    let (mut shown, mut aside, mut tries) = (0, 0, 0);
     loop {
-        let answer = ask_for(server, token, request, JSON)?;
-        if answer.status != 200 {
-            return tell(&answer, out);
-        }
+        let answer = match ask_for(server, token, request, JSON) {
+            Ok(answer) if answer.status == 200 => answer,
+            Ok(answer) if !is_for_now(&answer) || tries >= TRIES_MAX => return tell(&answer, out),
+            Err(failure) if tries >= TRIES_MAX => return Err(failure),
+            Ok(_) | Err(_) => {
+                tries += 1;
+                out.detail(&format!("{server} does not answer; asking again"));
+                std::thread::sleep(TRY_EVERY);
+                continue;
+            }
+        };
+        tries = 0;
         let told: Value = serde_json::from_slice(&answer.content).unwrap_or_default();
-        let text = |field: &str| told[field].as_str().unwrap_or_default().to_owned();
+        let is_over = told["over"] != false;
+        // A letter of which only the first bytes are there yet is none so far.
+        let text = |field: &str| {
+            let text = told[field].as_str().unwrap_or_default();
+            if is_over { text } else { text.trim_end_matches('\u{fffd}') }.to_owned()
+        };
         let (output, errors) = match told.get("log") {
             Some(_) => (text("log"), String::new()),
             None => (text("stdout"), text("stderr")),
@@ -182,7 +210,7 @@ pub(super) fn logs(server: &str, token: &str, request: &Request, out: &mut Out) 
             out.aside(new.trim_end_matches('\n'));
         }
         (shown, aside) = (output.len().max(shown), errors.len().max(aside));
-        if told["over"] != false {
+        if is_over {
             return Ok(0);
         }
         std::thread::sleep(LOOK_EVERY);

@@ -69,6 +69,9 @@ fn runs_are_submitted_and_looked_at_from_elsewhere() {
     assert!(world.is_same(&["status"]).contains("queued"));
     world.is_same(&["contract", "show", id]);
     world.is_same(&["gate", id, "--json"]);
+    assert_eq!(asked(away, &["store", "check", "--json"])["valid"], true);
+    assert_eq!(asked(away, &["store", "gc", "--dry-run", "--json"])["dry_run"], true);
+    world.is_same(&["stage", "list"]);
     let piped = away.run_with(&["run", "-", "--detach"], WORK.as_bytes());
     assert_eq!(piped.code, 0, "{}", piped.stderr);
     assert_eq!(asked(away, &["list", "--json"])["runs"].as_array().unwrap().len(), 2);
@@ -159,7 +162,7 @@ fn what_goes_wrong_is_told_as_it_is_here() {
         let (there, here) = (away.run(words), world.home.run(words));
         assert_eq!((there.code, &there.stdout, &there.stderr), (7, &here.stdout, &here.stderr));
     }
-    let unknown = away.run(&["store", "check", "--json"]);
+    let unknown = away.run(&["store", "rebuild", "--json"]);
     assert_eq!(unknown.code, 2);
     assert!(unknown.error()["hint"].as_str().unwrap().contains("leave out --server"), "{}", unknown.stderr);
     assert_eq!(away.run(&["list", "--store", "x.db"]).code, 2);

@@ -197,7 +197,8 @@ pub(crate) struct Bounds {
     pub(crate) work: Duration,
     /// Threads that look tokens up; apart from the others, so that strangers hold up nobody but strangers.
     pub(crate) enters_max: usize,
-    /// Threads for requests that only look; apart from those that work, so that one can look while all of these are taken.
+    /// Threads for requests that only look; apart from those that work, so that one can look while all of these are taken. Of these
+    /// too a tenant has half and a token a quarter.
     pub(crate) looks_max: usize,
     /// Threads for the others: of these a tenant has half and a token a quarter.
     pub(crate) works_max: usize,
@@ -225,7 +226,7 @@ impl Default for Bounds {
             look: Duration::from_secs(60),
             work: Duration::from_secs(3_600),
             enters_max: 4,
-            looks_max: 8,
+            looks_max: 16,
             works_max: 64,
             reads_max: 4,
             answers_kib: 512 << 10,

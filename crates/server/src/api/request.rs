@@ -247,7 +247,7 @@ impl Desk {
             given.query.retain(|(name, _)| name != "after");
             given.query.push(("after".to_owned(), last.to_string()));
         }
-        let wish = self.looks.work(move || face.wish(&asked, route, &given)).await??;
+        let wish = self.looks.work_for(&Whose::from(&caller), move || face.wish(&asked, route, &given)).await??;
         let Some(place) = self.hub.place(&caller) else { return Err(stream::full()) };
         if let Some(slot) = head.extensions.get::<Slot>() {
             slot.put(place);
@@ -415,7 +415,7 @@ impl Desk {
             Verb::Get if route.is_archive => {
                 (self.bounds.look, timeout(self.bounds.look, self.works.work_for(&whose, work)).await)
             }
-            Verb::Get => (self.bounds.look, timeout(self.bounds.look, self.looks.work(work)).await),
+            Verb::Get => (self.bounds.look, timeout(self.bounds.look, self.looks.work_for(&whose, work)).await),
             _ => (self.bounds.work, timeout(self.bounds.work, self.works.work_for(&whose, work)).await),
         };
         match answered {

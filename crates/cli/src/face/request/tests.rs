@@ -63,7 +63,7 @@ fn what_no_route_stands_for_is_refused_with_what_to_do() {
     let file = |name: &str, text: &[u8]| folder.file(name, text).display().to_string();
     let work = file("work.yaml", b"items: []\n");
     for (words, said) in [
-        (vec!["store", "check"], "`actum store check` does not work over a server"),
+        (vec!["store", "rebuild"], "`actum store rebuild` does not work over a server"),
         (vec!["worker"], "`actum worker` does not work over a server"),
         (vec!["signature", "add", &work, &work], "one at a time"),
         (vec!["verify", "a", "b"], "one at a time"),
