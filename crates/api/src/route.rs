@@ -62,6 +62,15 @@ pub struct Arg {
     pub place: Place,
 }
 
+/// A list that is given page by page to whoever asks so, by `limit` and `cursor`, though its command gives all of it at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pages {
+    /// The field of the answer that is the list.
+    pub field: &'static str,
+    /// The `limit` of a command that has one, by which it gives all that it gives at all.
+    pub all: Option<&'static str>,
+}
+
 /// One thing that may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
@@ -81,6 +90,7 @@ pub struct Route {
     pub streams: bool,
     /// Whether the answer is an archive, whatever is asked for.
     pub is_archive: bool,
+    pub pages: Option<Pages>,
 }
 
 impl Route {
@@ -101,6 +111,17 @@ impl Route {
 
     const fn streaming(mut self) -> Self {
         self.streams = true;
+        self
+    }
+
+    const fn pages(mut self, field: &'static str) -> Self {
+        self.pages = Some(Pages { field, all: None });
+        self
+    }
+
+    /// Of a command with a `limit` of its own.
+    const fn pages_of(mut self, field: &'static str, all: &'static str) -> Self {
+        self.pages = Some(Pages { field, all: Some(all) });
         self
     }
 
@@ -125,7 +146,8 @@ impl Route {
 const fn get(path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
     let (method, need) = (Method::Get, Need::Read);
     let (fixed, status) = (&[] as &[&str], 200);
-    Route { method, path, command, fixed, args, need, status, creates: false, streams: false, is_archive: false }
+    let (creates, streams, is_archive, pages) = (false, false, false, None);
+    Route { method, path, command, fixed, args, need, status, creates, streams, is_archive, pages }
 }
 
 const fn post(need: Need, path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
@@ -192,7 +214,7 @@ pub const ROUTES: &[Route] = &[
     // Tools, and calls of them.
     post(Operate, "/v1/executions", &["tool", "call"], &[field("tool"), field("operation"), field("adapter"), field("params")]),
     get("/v1/executions/{run}/logs", &["logs"], RUN),
-    get("/v1/tools", &["tool", "list"], &[query("level")]),
+    get("/v1/tools", &["tool", "list"], &[query("level")]).pages("tools"),
     // A document may say that it is approved, and name secrets of this machine.
     post(Admin, "/v1/tools", &["tool", "add"], &[content("files"), query("reason")]).answers(201),
     post(Operate, "/v1/tools/refresh", &["tool", "refresh"], &[]).without_key(),
@@ -202,7 +224,7 @@ pub const ROUTES: &[Route] = &[
     post(Operate, "/v1/tools/{id}/deprecate", &["tool", "deprecate"], WITH_REASON),
     post(Operate, "/v1/tools/{id}/block", &["tool", "block"], WITH_REASON),
     delete(Admin, "/v1/tools/{id}", &["tool", "remove"], &[path("id"), query("reason")]),
-    get("/v1/adapters", &["adapter", "list"], &[query("level")]),
+    get("/v1/adapters", &["adapter", "list"], &[query("level")]).pages("adapters"),
     post(Admin, "/v1/adapters", &["adapter", "add"], &[content("files"), query("reason")]).answers(201),
     get("/v1/adapters/{id}", &["adapter", "show"], &[path("id"), query("level"), query("history")]),
     post(Approve, "/v1/adapters/{id}/approve", &["adapter", "approve"], WITH_REASON),
@@ -212,12 +234,12 @@ pub const ROUTES: &[Route] = &[
     delete(Admin, "/v1/adapters/{id}", &["adapter", "remove"], &[path("id"), query("reason")]),
 
     // What waits for a person.
-    get("/v1/approvals", &["approvals", "list"], &[]),
+    get("/v1/approvals", &["approvals", "list"], &[]).pages("approvals"),
     post(Approve, "/v1/approvals/{id}/approve", &["approve"], &[path("id"), field("minutes"), field("reason")]),
     post(Approve, "/v1/approvals/{id}/deny", &["deny"], WITH_REASON),
 
     // Questions to models.
-    get("/v1/signatures", &["signature", "list"], &[]),
+    get("/v1/signatures", &["signature", "list"], &[]).pages("signatures"),
     post(Operate, "/v1/signatures", &["signature", "add"], &[content("files")]).answers(201),
     get("/v1/signatures/{id}", &["signature", "show"], ID),
     get("/v1/signatures/{id}/artifact", &["artifact", "new"], ID),
@@ -225,16 +247,16 @@ pub const ROUTES: &[Route] = &[
     post(Operate, "/v1/predictions", &["predict"], &[field("signature"), file("input"), file("batch"), field("artifact"),
         field("strategy"), field("model"), field("provider"), field("key"), field("user"), field("run"), field("thread"),
         field("agent")]).answers(201),
-    get("/v1/traces", &["trace", "list"], &[query("run"), query("limit")]),
+    get("/v1/traces", &["trace", "list"], &[query("run"), query("limit")]).pages_of("receipts", "10000"),
     get("/v1/traces/{id}", &["trace", "show"], ID),
-    get("/v1/policy/reasons", &["policy", "reasons"], &[]),
+    get("/v1/policy/reasons", &["policy", "reasons"], &[]).pages("reasons"),
     get("/v1/policy/explanations/{id}", &["policy", "explain"], ID),
 
     // Artifacts, and which of them is live.
-    get("/v1/artifacts", &["artifact", "list"], &[query("signature")]),
+    get("/v1/artifacts", &["artifact", "list"], &[query("signature")]).pages("artifacts"),
     post(Operate, "/v1/artifacts", &["artifact", "add"], &[content("files")]).answers(201),
     get("/v1/artifacts/{id}", &["artifact", "show"], ID),
-    get("/v1/pointers", &["pointer", "list"], &[]),
+    get("/v1/pointers", &["pointer", "list"], &[]).pages("pointers"),
     get("/v1/pointers/{signature}", &["pointer", "show"], SIGNATURE),
     post(Operate, "/v1/pointers/{signature}", &["pointer", "set"], &[path("signature"), field("primary"), field("seed"),
         field("key_scope"), field("metadata"), field("reason"), field("if")]),
@@ -244,37 +266,37 @@ pub const ROUTES: &[Route] = &[
         &[path("signature"), field("artifact"), field("reason"), field("if")]),
     post(Operate, "/v1/pointers/{signature}/rollback", &["pointer", "rollback"],
         &[path("signature"), field("to"), field("reason"), field("if")]),
-    get("/v1/pointers/{signature}/audits", &["pointer", "history"], SIGNATURE),
+    get("/v1/pointers/{signature}/audits", &["pointer", "history"], SIGNATURE).pages("history"),
     get("/v1/pointers/{signature}/audits/{revision}", &["pointer", "explain"], &[path("signature"), path("revision")]),
     get("/v1/pointers/{signature}/selection", &["pointer", "select"], &[path("signature"), query("key"), query("run"),
         query("thread"), query("autopilot"), query("user")]),
     post(Operate, "/v1/pointers/{signature}/guard", &["pointer", "guard"], &[path("signature"), field("dry_run")]),
 
     // What artifacts are made of, and measured by.
-    get("/v1/datasets", &["dataset", "list"], &[]),
+    get("/v1/datasets", &["dataset", "list"], &[]).pages("datasets"),
     post(Operate, "/v1/datasets", &["dataset", "import"], &[content("file"), query("signature"), query("strict"),
         query("split"), query("seed"), query("name"), query("max")]).answers(201),
     post(Operate, "/v1/datasets/export", &["dataset", "export"], &[field("signature"), field("labelled"), field("split"),
         field("seed"), field("name"), field("max")]).answers(201),
     get("/v1/datasets/{id}", &["dataset", "show"], &[path("id"), query("signature"), query("lines")]),
-    get("/v1/compile-reports", &["compile"], &[]).with(&["--list"]),
+    get("/v1/compile-reports", &["compile"], &[]).with(&["--list"]).pages("reports"),
     post(Operate, "/v1/compile-reports", &["compile"], &[content("file"), query("budget"), query("currency"),
         query("parallel"), query("provider"), query("dry_run")]).answers(201),
     get("/v1/compile-reports/{show}", &["compile"], &[path("show")]),
-    get("/v1/evals", &["eval"], &[]).with(&["--list"]),
+    get("/v1/evals", &["eval"], &[]).with(&["--list"]).pages("evals"),
     post(Operate, "/v1/evals", &["eval"], &[field("artifact"), field("dataset"), field("signature"), field("against"),
         field("split"), field("metric"), field("min_score"), field("max_drop"), field("gate"), field("label"),
         field("budget"), field("currency"), field("parallel"), field("provider")]).answers(201),
     get("/v1/evals/{show}", &["eval"], &[path("show")]),
 
     // Money.
-    get("/v1/authorizations", &["spend", "list"], &[]),
+    get("/v1/authorizations", &["spend", "list"], &[]).pages("authorizations"),
     post(Approve, "/v1/authorizations", &["spend", "authorize"], &[field("max_total"), field("max_per_call"),
         field("max_per_day"), field("threshold"), field("mode"), field("currency"), field("agent"), field("thread"),
         field("run"), field("unlimited"), field("within"), field("alone"), field("expires"), field("id"),
         field("reason")]).answers(201),
     post(Approve, "/v1/authorizations/{id}/revoke", &["spend", "revoke"], WITH_REASON),
-    get("/v1/reservations", &["spend", "reservations"], &[query("authorization"), query("run"), query("state"), query("limit")]),
+    get("/v1/reservations", &["spend", "reservations"], &[query("authorization"), query("run"), query("state"), query("limit")]).pages_of("reservations", "10000"),
     post(Operate, "/v1/reservations/reconcile", &["spend", "reconcile"], &[]),
     post(Approve, "/v1/reservations/{call}/reconcile", &["spend", "reconcile"],
         &[path("call"), field("run"), field("commit"), field("release"), field("reason")]),
@@ -292,16 +314,16 @@ pub const ROUTES: &[Route] = &[
     post(Operate, "/v1/ledger/checkpoint", &["ledger", "checkpoint"], &[]),
     get("/v1/ledger/verification", &["ledger", "verify"], &[]),
     get("/v1/ledger/coherence", &["ledger", "coherence"], &[query("ids"), query("snapshot_at")]),
-    get("/v1/ledger/rejected", &["ledger", "rejected"], &[query("limit")]),
+    get("/v1/ledger/rejected", &["ledger", "rejected"], &[query("limit")]).pages_of("rejected", "1000"),
 
     // What happens, as it happens, and who is told of it.
     get("/v1/events", &["events"], &[query("after"), query("types"), query("limit")]).streaming(),
     // Tokens and webhooks are made without a key: the answer holds a secret, and would be kept.
-    get("/v1/tokens", &["token", "list"], &[]).needs(Admin),
+    get("/v1/tokens", &["token", "list"], &[]).needs(Admin).pages("tokens"),
     post(Admin, "/v1/tokens", &["token", "create"], &[field("role"), field("name"), field("expires"), field("reason")])
         .answers(201).without_key(),
     delete(Admin, "/v1/tokens/{id}", &["token", "revoke"], &[path("id"), query("reason")]),
-    get("/v1/webhooks", &["webhook", "list"], &[]).needs(Admin),
+    get("/v1/webhooks", &["webhook", "list"], &[]).needs(Admin).pages("webhooks"),
     post(Admin, "/v1/webhooks", &["webhook", "add"], &[field("url"), field("types"), field("name"), field("reason")])
         .answers(201).without_key(),
     get("/v1/webhooks/{id}", &["webhook", "show"], ID).needs(Admin),
@@ -310,12 +332,12 @@ pub const ROUTES: &[Route] = &[
     post(Admin, "/v1/webhooks/{id}/enable", &["webhook", "enable"], WITH_REASON).without_key(),
 
     // The workspace, and what else there is.
-    get("/v1/workspaces", &["workspace", "list"], &[]),
+    get("/v1/workspaces", &["workspace", "list"], &[]).pages("workspaces"),
     post(Operate, "/v1/workspaces", &["workspace", "add"], &[field("name"), field("snapshot"), field("git"), field("commit")]).answers(201),
     get("/v1/workspaces/{name}", &["workspace", "show"], &[path("name")]),
     get("/v1/workspaces/{name}/archive", &["workspace", "archive"], &[path("name"), query("at")]).archive(),
     get("/v1/workspaces/{name}/history", &["workspace", "history"], &[path("name"), query("limit"), query("cursor")]),
-    get("/v1/snapshots", &["snapshot", "list"], &[]),
+    get("/v1/snapshots", &["snapshot", "list"], &[]).pages("snapshots"),
     post(Operate, "/v1/snapshots", &["snapshot", "freeze"], &[field("include"), field("exclude"), field("paranoid")]).answers(201),
     get("/v1/snapshots/{id}/diff/{b}", &["snapshot", "diff"], &[path("id"), path("b"), query("stat")]),
     post(Operate, "/v1/snapshots/{id}/pin", &["snapshot", "pin"], ID).without_key(),
@@ -323,7 +345,7 @@ pub const ROUTES: &[Route] = &[
     delete(Operate, "/v1/snapshots/{id}", &["snapshot", "forget"], ID),
     post(Operate, "/v1/snapshots/check", &["snapshot", "check"], &[]).without_key(),
     post(Admin, "/v1/snapshots/gc", &["snapshot", "gc"], &[]).without_key(),
-    get("/v1/stages", &["stage", "list"], &[]),
+    get("/v1/stages", &["stage", "list"], &[]).pages("stages"),
     delete(Operate, "/v1/stages/{id}", &["stage", "drop"], ID),
     post(Admin, "/v1/store/check", &["store", "check"], &[]).without_key(),
     post(Admin, "/v1/store/gc", &["store", "gc"], &[field("dry_run")]).without_key(),

@@ -4,6 +4,7 @@
 pub(crate) mod client;
 mod follow;
 pub(crate) mod openapi;
+mod page;
 mod request;
 mod result;
 mod shape;
@@ -13,6 +14,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -44,6 +46,12 @@ pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Runs the command that a route stands for.
 pub(crate) fn run(seat: Arc<Seat>, route: &'static Route, given: &Given) -> Answer {
+    let (page, given) = match page::wanted(route, given) {
+        Ok(Some((page, left))) => (Some(page), Cow::Owned(left)),
+        Ok(None) => (None, Cow::Borrowed(given)),
+        Err(failure) => return Refusal::Form(failure.hint("/openapi.json says what may be given")).answer(),
+    };
+    let given = &*given;
     let mut drawer = Drawer::default();
     let others_root = (seat.tenant.as_str() != LOCAL_TENANT).then(|| seat.root.clone());
     // Whatever goes wrong in one request is the end of that request only.
@@ -65,7 +73,11 @@ pub(crate) fn run(seat: Arc<Seat>, route: &'static Route, given: &Given) -> Answ
         said.into_iter().map(|line| String::from_utf8_lossy(&one(line)).into_owned()).collect()
     };
     let (remarks, asides) = (shown(answer.remarks), shown(answer.asides));
-    Answer { body: drawer.hide(answer.body), remarks, asides, ..answer }
+    let answer = Answer { body: drawer.hide(answer.body), remarks, asides, ..answer };
+    match page {
+        Some(page) => page.of(answer),
+        None => answer,
+    }
 }
 
 /// Where the project lies is nobody's business but of those whose it is. Only for what we say ourselves: in what somebody has

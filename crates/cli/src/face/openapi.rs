@@ -7,7 +7,7 @@ use clap::Arg;
 use serde_json::{Map, Value, json};
 
 use super::shape::{Form, Shape, forms};
-use super::{JSON, JSON_LINES, result, value};
+use super::{JSON, JSON_LINES, page, result, value};
 use crate::archive;
 
 /// Commands that take many documents, one a line.
@@ -96,6 +96,12 @@ fn parameters(form: &Form) -> Value {
     let in_path = form.shapes_in(Place::Path).map(|shape| of(shape, "path", true));
     let in_query = form.shapes_in(Place::Query).map(|shape| of(shape, "query", shape.arg.is_required_set()));
     let mut all: Vec<Value> = in_path.chain(in_query).collect();
+    if let Some(pages) = form.route.pages {
+        if pages.all.is_none() {
+            all.push(json!({"$ref": "#/components/parameters/Limit"}));
+        }
+        all.push(json!({"$ref": "#/components/parameters/Cursor"}));
+    }
     if form.route.streams {
         all.push(json!({"$ref": "#/components/parameters/LastEventId"}));
     }
@@ -202,8 +208,11 @@ fn responses(route: &Route) -> Value {
     if route.creates {
         headers["Idempotent-Replayed"] = json!({"$ref": "#/components/headers/Replayed"});
     }
-    let mut content =
-        json!({JSON: {"schema": result::schema(route.command)}, "text/plain": {"schema": {"type": "string"}}});
+    let mut schema = result::schema(route.command);
+    if route.pages.is_some() && schema["properties"].is_object() {
+        schema["properties"]["next"] = result::next();
+    }
+    let mut content = json!({JSON: {"schema": schema}, "text/plain": {"schema": {"type": "string"}}});
     if route.is_archive {
         content = json!({ archive::CONTENT_TYPE: {} });
     }
@@ -245,6 +254,16 @@ fn components() -> Value {
                 "name": "Last-Event-ID", "in": "header", "required": false,
                 "description": "The last event of the stream that was heard; what is told are those behind it.",
                 "schema": {"type": "integer", "minimum": 0},
+            },
+            "Limit": {
+                "name": "limit", "in": "query", "required": false,
+                "description": "How many at most; without it and `cursor` all there are.",
+                "schema": {"type": "integer", "minimum": 1, "maximum": page::LIMIT_MAX},
+            },
+            "Cursor": {
+                "name": "cursor", "in": "query", "required": false,
+                "description": "Go on from the `next` of an earlier page.",
+                "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,8}\\.[0-9a-f]{16}$"},
             },
             "IfNoneMatch": {
                 "name": "If-None-Match", "in": "header", "required": false,

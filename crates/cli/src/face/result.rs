@@ -140,9 +140,14 @@ fn list(name: &str, item: Value) -> Value {
 /// A list of which there may be more.
 fn paged(name: &str, next: &str, item: Value) -> Value {
     let mut shown = list(name, item);
-    let text = "Where the next page begins, for `cursor`; nothing if this is the last.";
-    shown["properties"][next] = json!({"type": ["string", "null"], "description": text});
+    shown["properties"][next] = self::next();
     shown
+}
+
+/// Where the next page begins.
+pub(super) fn next() -> Value {
+    let text = "Where the next page begins, for `cursor`; nothing if this is the last.";
+    json!({"type": ["string", "null"], "description": text})
 }
 
 fn shared_as(name: &str) -> Value {

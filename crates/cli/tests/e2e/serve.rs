@@ -267,6 +267,37 @@ fn every_role_may_do_its_own_and_it_is_on_record_who_did() {
 }
 
 #[test]
+fn lists_are_had_page_by_page() {
+    let actum = actum();
+    let server = Server::start(&actum, &["--workers", "0"]);
+    let admin = token(&actum, "admin", &[]);
+    for n in 0..4 {
+        server.post(&admin, "/v1/tokens", json!({"name": format!("t{n}"), "role": "reader"})).is(201);
+    }
+    for (path, field) in [("/v1/policy/reasons", "reasons"), ("/v1/tokens", "tokens")] {
+        let all = server.get(&admin, path).is(200)[field].as_array().unwrap().clone();
+        assert!(all.len() > 4, "{all:?}");
+        for limit in [2, 3, 1_000] {
+            let (mut found, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let page = server.get(&admin, &format!("{path}?limit={limit}{cursor}")).is(200);
+                let items = page[field].as_array().unwrap();
+                assert!((1..=limit).contains(&items.len()));
+                found.extend(items.clone());
+                match page["next"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
+            }
+            assert_eq!(found, all, "{path} {limit}");
+        }
+    }
+    for bad in ["limit=0", "cursor=x", "limit=2&limit=2"] {
+        server.get(&admin, &format!("/v1/tokens?{bad}")).is(400);
+    }
+}
+
+#[test]
 fn no_tenant_sees_what_is_anothers() {
     let upstream = Upstream::start(Script::default().last("{\"label\": \"positive\"}", Usage::new(40, 6)));
     let actum = demo(&upstream);

@@ -181,6 +181,7 @@ mod tests {
         creates: true,
         streams: false,
         is_archive: false,
+        pages: None,
     };
 
     fn given() -> Given {

@@ -190,6 +190,7 @@ mod tests {
             creates: false,
             streams: false,
             is_archive: false,
+            pages: None,
         }
     }
 

@@ -46,6 +46,7 @@ const fn row(method: Method, path: &'static str, need: Need, creates: bool) -> R
         creates,
         streams: false,
         is_archive: false,
+        pages: None,
     }
 }
 
