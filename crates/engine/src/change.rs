@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read, Submitter};
 use crate::desk::stored;
-use crate::drive::story;
+use crate::drive::events_of;
 use crate::entry::{self, About, time};
 use crate::submit::row;
 use crate::wait::Waiter;
@@ -252,9 +252,12 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
         };
     }
     // One that was given back after it had published is no longer to be stopped.
-    let events = if run.version > 0 { story(waiter, run)? } else { Vec::new() };
-    let begun = events.iter().rposition(|event| matches!(event, Event::Begun { .. })).unwrap_or(0);
-    if events[begun..].iter().any(|event| matches!(event, Event::Publishing { .. } | Event::Published { .. })) {
+    let rows = waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?;
+    let events = events_of(&rows).unwrap_or_default();
+    // Each who takes it up says that it begins; an attempt begins with the first of them.
+    let is_begun = |event: &Event| matches!(event, Event::Begun { attempt, .. } if *attempt == run.attempt);
+    let is_published = |event: &Event| matches!(event, Event::Publishing { .. } | Event::Published { .. });
+    if events.iter().skip_while(|event| !is_begun(event)).any(is_published) {
         return Err(CancelError::Published);
     }
     let message = "cancelled before it began";

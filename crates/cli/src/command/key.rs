@@ -16,7 +16,7 @@ use crate::ui::Out;
 pub(crate) enum Verb {
     /// Show the public key that signs for this project; it is made on first use
     Show(Show),
-    /// Sign with a new key from now on; what the old one signed stays valid
+    /// Sign with a new key; what the old one signed stays valid. Workers that are running take it when they are started again
     Rotate,
 }
 

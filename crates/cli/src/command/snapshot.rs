@@ -383,7 +383,7 @@ pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep,
     let _still = workspace::lock(project, &opened, out)?;
     let open = Open::new(Project::at(project), out)?;
     // Most of it while others may still store; then, while nobody does, what has come since.
-    let mut needed = Needed::default();
+    let (mut needed, begun_ms) = (Needed::default(), now_ms());
     needed.learn(&open, &Needed::ALL)?;
     let mut reach = |blobs: &Folder| -> Result<Kept, Failure> {
         needed.learn(&open, &Needed::UNDER_WAY)?;
@@ -392,9 +392,9 @@ pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep,
             needed.trees.iter().copied().filter(|tree| blobs.contains(*tree).unwrap_or(false)).collect();
         let cost = |digest| blobs.cost(digest);
         let mut kept = retain(&opened.workspace, blobs, &trees, &cost, limit)?;
-        if needed.is_busy {
-            kept.contents.extend(blobs.written_since(now_ms().saturating_sub(YOUNG_MS))?);
-        }
+        // And whatever was stored meanwhile, by runs that may be over by now; of who is at work, also what he stored before.
+        let young_ms = if needed.is_busy { YOUNG_MS } else { 0 };
+        kept.contents.extend(blobs.written_since(begun_ms.saturating_sub(young_ms))?);
         Ok(kept)
     };
     if limit.dry {

@@ -185,7 +185,7 @@ pub(super) fn logs(server: &str, token: &str, request: &Request, out: &mut Out) 
         let answer = match ask_for(server, token, request, JSON) {
             Ok(answer) if answer.status == 200 => answer,
             Ok(answer) if !is_for_now(&answer) || tries >= TRIES_MAX => return tell(&answer, out),
-            Err(failure) if tries >= TRIES_MAX => return Err(failure),
+            Err(failure) if tries >= TRIES_MAX || failure.row.name != error::STORE_UNAVAILABLE => return Err(failure),
             Ok(_) | Err(_) => {
                 tries += 1;
                 out.detail(&format!("{server} does not answer; asking again"));

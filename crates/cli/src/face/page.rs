@@ -15,6 +15,7 @@ pub(super) const LIMIT_MAX: usize = 1_000;
 const LIMIT: usize = 100;
 const LIMIT_NAME: &str = "limit";
 const CURSOR: &str = "cursor";
+const SLACK: usize = 100;
 /// Letters of a digest that are enough to know something again among a few thousand.
 const DIGITS: usize = 16;
 
@@ -75,7 +76,10 @@ pub(super) fn wanted(route: &Route, given: &Given) -> Result<Option<(Page, Given
     }
     let mut left = given.clone();
     left.query.retain(|(name, _)| !is_of_page(name));
-    left.query.extend(pages.all.map(|all| (LIMIT_NAME.to_owned(), all.to_owned())));
+    // As many as the page can need, and some that may have come before it meanwhile.
+    let before = page.from.as_ref().map_or(0, |place| place.number.saturating_add(SLACK));
+    let enough = before.saturating_add(page.limit).saturating_add(1).min(limit_max);
+    left.query.extend(pages.all.map(|_| (LIMIT_NAME.to_owned(), enough.to_string())));
     Ok(Some((page, left)))
 }
 
@@ -176,7 +180,9 @@ mod tests {
         assert!(wanted(signatures, &asked("")).unwrap().is_none());
         assert!(wanted(route("/v1/runs"), &asked("limit=2")).unwrap().is_none(), "it has pages of its own");
         let (_, left) = wanted(route("/v1/reservations"), &asked("limit=2&run=r")).unwrap().unwrap();
-        assert_eq!(left.query, asked("run=r&limit=10000").query);
+        assert_eq!(left.query, asked("run=r&limit=3").query);
+        let later = asked("limit=9000&cursor=950.0123456789abcdef");
+        assert_eq!(wanted(route("/v1/traces"), &later).unwrap().unwrap().1.query, asked("limit=10000").query);
         for query in [
             "limit=0",
             "limit=1001",
