@@ -9,10 +9,16 @@ pub struct Folder(PathBuf);
 impl Folder {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("actum-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("a test folder can be made");
-        Self(path)
+        loop {
+            let name = format!("actum-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Self(path),
+                // Left behind by a test that failed under the same number, and may be somebody else's.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => panic!("no test folder can be made: {e}"),
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {
