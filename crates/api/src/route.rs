@@ -143,7 +143,8 @@ impl Route {
     }
 }
 
-const fn get(path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
+/// A look; what does more is one with more.
+pub const fn get(path: &'static str, command: &'static [&'static str], args: &'static [Arg]) -> Route {
     let (method, need) = (Method::Get, Need::Read);
     let (fixed, status) = (&[] as &[&str], 200);
     let (creates, streams, is_archive, pages) = (false, false, false, None);

@@ -8,7 +8,7 @@ use std::path::Path;
 use actum_api::error;
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
-use actum_workspace::{Kind, leaves, read_at_most};
+use actum_workspace::{Kind, Node, leaves, read_at_most};
 use tar::{Builder, EntryType, Header};
 
 use crate::failure::Failure;
@@ -22,15 +22,23 @@ pub(crate) const NOT_TO_READ: &str = "an archive is nothing to read";
 /// Contents that are brought near together.
 const FETCHED_MAX: usize = 64;
 
+/// What each file takes beside its content.
+const ENTRY_BYTES: usize = 512;
+
 /// Writes it, and says how many files there are. More than so many bytes of files are refused before they are read.
 pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, bytes_max: usize, into: &mut dyn Write) -> Result<usize, Failure> {
     let cannot = |e: io::Error| Failure::new(error::FILE, format!("cannot write the archive: {e}"));
+    let too_large = || {
+        let message = format!("its files are more than {bytes_max} bytes together");
+        Failure::new(error::INPUT, message).hint("have it on the machine: `actum workspace checkout`")
+    };
     let mut bytes_left = bytes_max;
-    let mut read = |digest: Digest| -> Result<Vec<u8>, Failure> {
-        let content = read_at_most(blobs, digest, bytes_left)?.ok_or_else(|| {
-            let message = format!("its files are more than {bytes_max} bytes together");
-            Failure::new(error::INPUT, message).hint("have it on the machine: `actum workspace checkout`")
-        })?;
+    let mut read = |node: &Node| -> Result<Vec<u8>, Failure> {
+        bytes_left = bytes_left.checked_sub(ENTRY_BYTES).ok_or_else(too_large)?;
+        if node.kind == Kind::Folder {
+            return Ok(Vec::new());
+        }
+        let content = read_at_most(blobs, node.digest, bytes_left)?.ok_or_else(too_large)?;
         bytes_left -= content.len();
         Ok(content)
     };
@@ -53,11 +61,11 @@ pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, bytes_max: usize, into: &mu
         header.set_entry_type(kind);
         header.set_mode(mode);
         header.set_size(0);
+        let content = read(node)?;
         let added = match node.kind {
             Kind::Folder => archive.append_data(&mut header, path, io::empty()),
             Kind::Symlink => {
                 // To the letter, whether or not it leads anywhere; a long one has an entry of its own before it.
-                let content = read(node.digest)?;
                 let target = content.as_slice();
                 if header.set_link_name_literal(target).is_err() {
                     let mut before = Header::new_gnu();
@@ -68,7 +76,6 @@ pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, bytes_max: usize, into: &mu
                 archive.append_data(&mut header, path, io::empty())
             }
             Kind::File | Kind::Executable => {
-                let content = read(node.digest)?;
                 header.set_size(content.len() as u64);
                 archive.append_data(&mut header, path, content.as_slice())
             }

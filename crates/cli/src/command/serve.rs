@@ -49,8 +49,8 @@ use crate::workspace::{LOCAL_TENANT, new_id};
 /// How long requests may go on when it is told to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Commands that act on files of the project, or on the store of everybody. They are those of whoever has the project, not of other tenants, whose runs
-/// are on shared workspaces.
+/// Commands that act on files of the project, or on the store of everybody. They are those of whoever has the project, not of
+/// other tenants, whose runs are on shared workspaces.
 const OF_THE_PROJECT: [&str; 6] = ["snapshot", "stage", "store", "exec", "tool", "adapter"];
 
 #[derive(Debug, Args)]
@@ -318,7 +318,7 @@ impl Face for Front {
             return Err(Self::refused(error::IDEMPOTENCY_CONFLICT, &message));
         }
         let Kept { status, content_type, body, exit, .. } = kept;
-        Ok(Some(Answer { status, content_type, body, exit, remarks: Vec::new(), asides: Vec::new() }))
+        Ok(Some(Answer::new(status, content_type, body, exit)))
     }
 
     fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer) {
@@ -382,12 +382,5 @@ fn refusal_of(failure: &Failure) -> Refused {
 }
 
 fn answer_of(refused: &Refused) -> Answer {
-    Answer {
-        status: refused.status,
-        content_type: face::JSON.to_owned(),
-        body: refused.body.to_string().into_bytes(),
-        exit: 3,
-        remarks: Vec::new(),
-        asides: Vec::new(),
-    }
+    Answer::new(refused.status, face::JSON, refused.body.to_string().into_bytes(), 3)
 }

@@ -20,7 +20,7 @@ use crate::project::Project;
 use crate::run::Open;
 use crate::shared::{Named, bring};
 use crate::ui::{Out, RESULT_BYTES_MAX, table};
-use crate::workspace::{self, now_ms};
+use crate::workspace::{self, new_id, now_ms};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -281,14 +281,17 @@ impl Archive {
             return Ok(0);
         };
         let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()));
-        let mut file = BufWriter::new(File::create_new(path).map_err(cannot)?);
+        // Half an archive is none: it has its name once it is whole, and takes nobody else's.
+        let aside = path.with_file_name(format!(".{}.{}", path.file_name().unwrap_or_default().display(), new_id()));
+        let mut file = BufWriter::new(File::create_new(&aside).map_err(cannot)?);
         let written = archive::write(&*blobs, tree, usize::MAX, &mut file);
         let kept = written.and_then(|files| {
             let file = file.into_inner().map_err(|e| cannot(e.into_error()))?;
-            file.sync_all().map_err(cannot).map(|()| files)
+            file.sync_all().and_then(|()| std::fs::hard_link(&aside, path)).map_err(cannot).map(|()| files)
         });
-        // Half an archive is none.
-        let files = kept.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        // Nothing useful can be done about one that stays.
+        let _ = std::fs::remove_file(&aside);
+        let files = kept?;
         let (id, file) = (tree.to_hex(), path.display().to_string());
         out.result(&json!({"name": name, "tree": id, "files": files, "file": file}), || format!("{id} in {file}"));
         Ok(0)

@@ -105,14 +105,7 @@ impl Refusal {
             Self::Command(failure) => (failure, failure.row.status_once_read()),
         };
         let body = format!("{}\n", failure.to_json()).into_bytes();
-        Answer {
-            status,
-            content_type: JSON.to_owned(),
-            body,
-            exit: failure.row.exit,
-            remarks: Vec::new(),
-            asides: Vec::new(),
-        }
+        Answer::new(status, JSON, body, failure.row.exit)
     }
 }
 
@@ -201,7 +194,7 @@ fn unusable(e: &clap::Error) -> Failure {
 
 /// The answer of a command that did what it was asked to, whatever its exit code says of what it found.
 fn told(route: &Route, exit: u8, kept: Kept, wants_text: bool) -> Result<Answer, Failure> {
-    let Kept { mut results, remarks, mut asides, is_cut } = kept;
+    let Kept { mut results, mut remarks, mut asides, is_cut } = kept;
     if is_cut {
         let message = format!("the answer is larger than {RESULT_BYTES_MAX} bytes");
         return Err(Failure::new(error::USAGE, message).hint("ask for less of it"));
@@ -213,7 +206,8 @@ fn told(route: &Route, exit: u8, kept: Kept, wants_text: bool) -> Result<Answer,
     if wants_text {
         // What went wrong is all there is to tell.
         if results.is_empty() && exit != 0 {
-            results = format!("{}\n", std::mem::take(&mut asides).join("\n")).into_bytes();
+            let said: Vec<String> = asides.drain(..).chain(remarks.drain(..)).collect();
+            results = format!("{}\n", said.join("\n")).into_bytes();
         }
         let status = if exit == 0 { route.status } else { 200 };
         return Ok(Answer { status, content_type: TEXT.to_owned(), body: results, exit, remarks, asides });

@@ -150,7 +150,7 @@ mod tests {
 
     fn list(all: &[u32]) -> Answer {
         let body = json!({"signatures": all}).to_string().into_bytes();
-        Answer { status: 200, content_type: JSON.to_owned(), body, exit: 0, remarks: Vec::new(), asides: Vec::new() }
+        Answer::new(200, JSON, body, 0)
     }
 
     fn shown(page: &Page, all: &[u32]) -> (Value, Option<String>) {

@@ -235,6 +235,30 @@ fn who_is_gone_is_told_nothing_more_until_somebody_says_so() {
     assert_eq!(asked(&actum, &["webhook", "enable", &id, "--json"])["changed"], false);
 }
 
+/// After three days of nothing but failures nobody is told any more. Three days ago is written down; nobody waits for them.
+#[test]
+fn who_fails_for_days_is_given_up() {
+    let receiver = Receiver::new(&[Answer::Status(500), Answer::Status(500)]);
+    let actum = receiver.project();
+    let (id, _) = add(&actum, &receiver.url(), &["--types", "signal"]);
+    let age = |hours: i64| {
+        let store = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+        let now_ms = jiff::Timestamp::now().as_millisecond();
+        let sql = "UPDATE webhook SET failing_since_ms = ?1, next_try_ms = 0 WHERE id = ?2";
+        assert_eq!(store.execute(sql, (now_ms - hours * 3_600_000, &id)).unwrap(), 1);
+    };
+    append(&actum, 0..1);
+    age(71);
+    let _server = Server::start(&actum, &["--workers", "0"]);
+    until("it was tried", || receiver.got().len() == 1);
+    until("it is tried on", || show(&actum, &id)["failures"] == 1);
+    assert_eq!(show(&actum, &id)["status"], "failing");
+    age(73);
+    until("it is given up", || show(&actum, &id)["status"] == "disabled");
+    assert!(show(&actum, &id)["disabled"].as_str().unwrap().contains("for 3 days"), "{}", show(&actum, &id));
+    assert_eq!(receiver.got().len(), 2);
+}
+
 /// Killed when the answer had come and was not written down: it is told again, under the same id.
 #[cfg(debug_assertions)]
 #[test]

@@ -245,14 +245,7 @@ mod tests {
         assert_eq!((Reply::from(bad("x")).exit, failed().exit, busy().exit, unknown().exit), (2, 70, 1, 3));
         let wait = too_often(Duration::from_millis(1001));
         assert_eq!(wait.headers, [(header::RETRY_AFTER, "2".to_owned())]);
-        let answer = |status| Answer {
-            status,
-            content_type: String::new(),
-            body: Vec::new(),
-            exit: 1,
-            remarks: Vec::new(),
-            asides: Vec::new(),
-        };
+        let answer = |status| Answer::new(status, "", Vec::new(), 1);
         assert_eq!(Reply::from(answer(429)).headers, [(header::RETRY_AFTER, LATER_SECONDS.to_string())]);
         assert!(Reply::from(answer(409)).headers.is_empty());
     }

@@ -166,23 +166,11 @@ fn conflict(key: &str) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use actum_api::route::{Method, Need};
+    use actum_api::route::{Method, get};
     use axum::http::HeaderValue;
     use std::collections::BTreeMap;
 
-    const ROUTE: Route = Route {
-        method: Method::Post,
-        path: "/v1/runs",
-        command: &["run"],
-        fixed: &[],
-        args: &[],
-        need: Need::Operate,
-        status: 202,
-        creates: true,
-        streams: false,
-        is_archive: false,
-        pages: None,
-    };
+    const ROUTE: Route = Route { method: Method::Post, creates: true, ..get("/v1/runs", &["run"], &[]) };
 
     fn given() -> Given {
         Given {

@@ -93,6 +93,13 @@ pub struct Answer {
     pub asides: Vec<String>,
 }
 
+impl Answer {
+    /// One that says nothing beside its result.
+    pub fn new(status: u16, content_type: impl Into<String>, body: Vec<u8>, exit: u8) -> Self {
+        Self { status, content_type: content_type.into(), body, exit, remarks: Vec::new(), asides: Vec::new() }
+    }
+}
+
 /// Answers for the commands. Blocking: each call has a thread of its own while it lasts.
 pub trait Face: Send + Sync + 'static {
     /// Whose token this is; constant time, and the same answer for whatever is wrong with it.

@@ -175,23 +175,11 @@ fn decode(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     use actum_api::client::encode;
-    use actum_api::route::Need;
+    use actum_api::route::get;
     use proptest::prelude::*;
 
     const fn route(method: Method, path: &'static str) -> Route {
-        Route {
-            method,
-            path,
-            command: &[],
-            fixed: &[],
-            args: &[],
-            need: Need::Read,
-            status: 200,
-            creates: false,
-            streams: false,
-            is_archive: false,
-            pages: None,
-        }
+        Route { method, ..get(path, &[], &[]) }
     }
 
     const ROUTES: &[Route] = &[

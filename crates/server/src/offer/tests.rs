@@ -29,14 +29,7 @@ struct Fake {
 
 fn answer(status: u16, body: &Value) -> Answer {
     let exit = u8::from(status >= 400);
-    Answer {
-        status,
-        content_type: "application/json".to_owned(),
-        body: body.to_string().into_bytes(),
-        exit,
-        remarks: Vec::new(),
-        asides: Vec::new(),
-    }
+    Answer::new(status, "application/json", body.to_string().into_bytes(), exit)
 }
 
 impl Commands for Fake {

@@ -37,6 +37,21 @@ impl Postgres {
     pub(super) async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
         query(&self.pool.get().await.map_err(not_pooled)?, sql, values).await
     }
+
+    /// The same; nothing if what is stored is not of the form that the question takes for granted.
+    pub(super) async fn query_of_form(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Rows>, JournalError> {
+        let client = self.pool.get().await.map_err(not_pooled)?;
+        let statement = client.prepare_cached(sql).await.map_err(failed)?;
+        match client.query(&statement, values).await {
+            // The class of "data exception".
+            Err(e) if e.code().is_some_and(|state| state.code().starts_with("22")) => Ok(None),
+            rows => rows.map(Some).map_err(failed),
+        }
+    }
 }
 
 async fn query(client: &Object, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {

@@ -102,12 +102,12 @@ impl Runs for Postgres {
             }
             values.push(&limit);
             sql += &format!(" ORDER BY r.id DESC LIMIT ${}", values.len());
-            let rows = match self.query(&sql, &values).await {
+            match self.query_of_form(&sql, &values).await? {
+                Some(rows) => rows.iter().map(run_of).collect(),
                 // One of them holds what the database does not take for JSON: then all of it is given, and shown as far as it can be.
-                Err(_) if only.is_some() => return self.runs(whose, Filter { only: None, ..asked }).await,
-                rows => rows?,
-            };
-            rows.iter().map(run_of).collect()
+                None if only.is_some() => self.runs(whose, Filter { only: None, ..asked }).await,
+                None => Err(JournalError::Damaged("runs hold what nobody has written".into())),
+            }
         })
     }
 

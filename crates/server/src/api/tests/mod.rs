@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use actum_api::error;
-use actum_api::route::{Method, Need, Route};
+use actum_api::route::{Method, Need, Route, get};
 use serde_json::{Value, json};
 
 use super::{Answer, Api, Bounds, Caller, Event, Face, Given, Line, Reached, Settings, Source, Wish};
@@ -35,19 +35,7 @@ type Happened = (Vec<Event>, Option<String>);
 const PAGE_EVENTS: usize = 7;
 
 const fn row(method: Method, path: &'static str, need: Need, creates: bool) -> Route {
-    Route {
-        method,
-        path,
-        command: &[],
-        fixed: &[],
-        args: &[],
-        need,
-        status: 200,
-        creates,
-        streams: false,
-        is_archive: false,
-        pages: None,
-    }
+    Route { method, need, creates, ..get(path, &[], &[]) }
 }
 
 const ROUTES: &[Route] = &[
@@ -128,14 +116,8 @@ impl Face for Fake {
     fn answer(&self, caller: &Caller, route: &'static Route, given: Given) -> Answer {
         let number = self.started.fetch_add(1, Ordering::SeqCst) + 1;
         self.asked.lock().unwrap().push((caller.clone(), route.path, given.clone()));
-        let json = |status, exit, body: Value| Answer {
-            status,
-            content_type: "application/json".to_owned(),
-            body: body.to_string().into_bytes(),
-            exit,
-            remarks: Vec::new(),
-            asides: Vec::new(),
-        };
+        let json =
+            |status, exit, body: Value| Answer::new(status, "application/json", body.to_string().into_bytes(), exit);
         let content: Value = serde_json::from_slice(&given.content).unwrap_or_default();
         let task = content["do"].as_str().or(given.path.get("run").map(String::as_str));
         let answer = match task {
