@@ -130,7 +130,7 @@ pub const TABLE: &[ErrorRow] = &[
         "For a resume: drop the flags to keep the contract, `--override-execution-config` to change this run, `--fork` to start another. Altered metadata cannot be repaired: start a new run."),
     row("A0104", UNSUPPORTED, (5, 409), "This runtime does not know the contract's versions",
         "The run was made by a runtime with another contract schema or other policy versions. Running it here could branch differently.",
-        "Use an Actum of the version that made the run, or fork the run under the present versions."),
+        "Use an Actum of the version that made the run, or start a new run of the same work under the present versions: `actum resume RUN --fork`. The fork starts from the beginning and keeps the limits of the recorded contract."),
     row("A0201", "VALIDATION_ERROR", (2, 400), "An entry breaks the rules of its form",
         "A field is missing, of the wrong type, or contradicts another. `details.violations` lists all of them.",
         "Mend every violation listed; `actum schema execution-event` describes the form."),

@@ -9,13 +9,14 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::metadata::{self, ContractError, Stored};
 use actum_contract::work::WorkItem;
-use actum_contract::{Contract, Layers, Partial, resolve};
+use actum_contract::{Contract, ExecutionConfig, Layers, Partial, resolve};
 use actum_kernel::{Agreed, Phases};
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::Run;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use crate::entry;
 use crate::wait::Waiter;
 
 /// The part of the metadata that is no contract.
@@ -83,6 +84,8 @@ pub enum BadAgreement {
     Unreadable(String),
     #[error("the run is no longer what was submitted: its work item, agent or workspace was altered")]
     Altered,
+    #[error("the stored contract {} is not the one on record in the ledger, {}", .stored.hash, .recorded.hash)]
+    ContractAltered { recorded: RecordedContract, stored: RecordedContract },
 }
 
 impl BadAgreement {
@@ -90,13 +93,14 @@ impl BadAgreement {
         match self {
             Self::Contract(e) => e.code(),
             // Whoever altered that may have altered anything.
-            Self::Unreadable(_) | Self::Altered => "CONTRACT_MISMATCH",
+            Self::Unreadable(_) | Self::Altered | Self::ContractAltered { .. } => "CONTRACT_MISMATCH",
         }
     }
 
     pub fn details(&self) -> Value {
         match self {
             Self::Contract(e) => e.details(),
+            Self::ContractAltered { recorded, stored } => json!({"recorded": recorded, "stored": stored}),
             Self::Unreadable(_) | Self::Altered => Value::Null,
         }
     }
@@ -117,12 +121,114 @@ impl Agreement {
     }
 }
 
-/// Whether a run is still what was submitted: what it was agreed on is in the ledger, by its digest.
-pub fn is_altered(waiter: &Waiter, run: &Run, agreement: &Agreement) -> Result<bool, JournalError> {
-    let id = crate::entry::snapshot_id(&run.submission);
-    let body = waiter.wait(waiter.journal.entry(&run.tenant, &id))?;
-    let entry: Value = body.and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or(Value::Null);
-    Ok(entry["payload"]["agreements"][&run.id] != agreement.digest().as_str())
+/// Compares a run's metadata with the ledger: the agreement with the digest of its submission, the contract with the newest
+/// one on record. The inner error says what was altered.
+pub(crate) fn compare_with_ledger(
+    waiter: &Waiter,
+    run: &Run,
+    read: &Read,
+) -> Result<Result<(), BadAgreement>, JournalError> {
+    let submitted = submission_entry(waiter, run)?;
+    if submitted["payload"]["agreements"][&run.id] != read.agreement.digest().as_str() {
+        return Ok(Err(BadAgreement::Altered));
+    }
+    let stored = RecordedContract::of(&read.contract);
+    Ok(match recorded_contract(waiter, run, &submitted)? {
+        Some(recorded) if !recorded.is(&stored) => Err(BadAgreement::ContractAltered { recorded, stored }),
+        _ => Ok(()),
+    })
+}
+
+/// Fails if the agreement of a run, without its contract, is not what was submitted.
+pub(crate) fn compare_agreement(waiter: &Waiter, run: &Run, agreement: &Agreement) -> Result<bool, JournalError> {
+    Ok(submission_entry(waiter, run)?["payload"]["agreements"][&run.id] == agreement.digest().as_str())
+}
+
+fn submission_entry(waiter: &Waiter, run: &Run) -> Result<Value, JournalError> {
+    entry_of(waiter, run, &entry::snapshot_id(&run.submission))
+}
+
+fn entry_of(waiter: &Waiter, run: &Run, id: &str) -> Result<Value, JournalError> {
+    let body = waiter.wait(waiter.journal.entry(&run.tenant, id))?;
+    Ok(body.and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or(Value::Null))
+}
+
+/// A contract as the ledger names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedContract {
+    pub hash: String,
+    /// The fields whose values came from the environment. None in entries that did not keep them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_fields: Option<Vec<String>>,
+}
+
+impl RecordedContract {
+    pub(crate) fn of(contract: &Contract) -> Self {
+        let names = contract.fallback_names().into_iter().map(ToOwned::to_owned).collect();
+        Self { hash: contract.hash.to_hex(), fallback_fields: Some(names) }
+    }
+
+    fn is(&self, stored: &Self) -> bool {
+        self.hash == stored.hash && (self.fallback_fields.is_none() || self.fallback_fields == stored.fallback_fields)
+    }
+}
+
+/// How many changes of a run's contract the ledger holds.
+pub(crate) fn contract_changes(waiter: &Waiter, run: &Run) -> Result<u64, JournalError> {
+    Ok(newest_change(waiter, run)?.0)
+}
+
+/// The number of changes, and the contract the last of them led to.
+fn newest_change(waiter: &Waiter, run: &Run) -> Result<(u64, Option<RecordedContract>), JournalError> {
+    let (mut count, mut newest) = (0, None);
+    loop {
+        let found = entry_of(waiter, run, &entry::contract_change_id(&run.id, count + 1))?;
+        if found.is_null() {
+            return Ok((count, newest));
+        }
+        (count, newest) = (count + 1, serde_json::from_value(found["payload"]["to"].clone()).ok());
+    }
+}
+
+/// The contract that the ledger says is in force: the last change, else the submission's. Submissions of the first version
+/// did not keep it: there the run's `planned` event does.
+fn recorded_contract(waiter: &Waiter, run: &Run, submitted: &Value) -> Result<Option<RecordedContract>, JournalError> {
+    if let (1.., changed) = newest_change(waiter, run)? {
+        // A change that names no contract cannot be relied on: then nothing matches it.
+        let unknown = RecordedContract { hash: String::new(), fallback_fields: None };
+        return Ok(Some(changed.unwrap_or(unknown)));
+    }
+    if let Ok(contract) = serde_json::from_value(submitted["payload"]["contract"].clone()) {
+        return Ok(Some(contract));
+    }
+    let planned = entry_of(waiter, run, &entry::planned_id(&run.robot, &run.id, run.attempt))?;
+    let hash = planned["payload"]["externalRefs"]["contractHash"].as_str();
+    Ok(hash.map(|hash| RecordedContract { hash: hash.to_owned(), fallback_fields: None }))
+}
+
+/// The execution config in a run's metadata, if it is certainly the recorded one: it hashes to what the ledger holds, under
+/// the present versions or within the stored material.
+pub(crate) fn recorded_config(waiter: &Waiter, run: &Run) -> Result<Option<ExecutionConfig>, JournalError> {
+    let Some(recorded) = recorded_contract(waiter, run, &submission_entry(waiter, run)?)? else { return Ok(None) };
+    let fields: Map<String, Value> = serde_json::from_str(&run.metadata).unwrap_or_default();
+    let config = |value: Option<&Value>| value.and_then(|value| ExecutionConfig::read(value).ok());
+    if let Some(config) = config(fields.get(metadata::EFFECTIVE_CONFIG))
+        && Contract::of(config.clone()).hash.to_hex() == recorded.hash
+    {
+        return Ok(Some(config));
+    }
+    let Some(material) = fields.get(metadata::MATERIAL) else { return Ok(None) };
+    let hash = canon::canonical(material).map(|text| Digest::sha256(&text).to_hex()).unwrap_or_default();
+    Ok((hash == recorded.hash).then(|| config(material.get("normalizedExecutionConfig"))).flatten())
+}
+
+/// Returns why a worker would refuse the run: its metadata cannot be read, is not supported, or differs from the ledger.
+pub fn refusal(waiter: &Waiter, run: &Run) -> Result<Option<BadAgreement>, JournalError> {
+    match read(&run.metadata) {
+        Ok(read) => Ok(compare_with_ledger(waiter, run, &read)?.err()),
+        Err(bad) => Ok(Some(bad)),
+    }
 }
 
 /// A run's metadata, read and asserted.
@@ -140,6 +246,11 @@ pub(crate) fn write(contract: &Contract, agreement: &Agreement) -> String {
         all.extend(rest);
     }
     Value::Object(all).to_string()
+}
+
+/// Returns the agreement without its contract, which may be one that this runtime does not support.
+pub fn read_without_contract(text: &str) -> Result<Agreement, BadAgreement> {
+    serde_json::from_str(text).map_err(|e| BadAgreement::Unreadable(e.to_string()))
 }
 
 /// Support first, then equality; a run without any contract gets one, the same wherever it is attached.
@@ -164,6 +275,7 @@ impl Read {
         let agent = &self.agreement.agent;
         Agreed {
             item: self.agreement.work_item.clone(),
+            contract_hash: self.contract.hash.to_hex(),
             config: self.contract.config().clone(),
             phases: Phases { plan: agent.understands("plan"), correct: agent.understands("correct") },
             draft: self.agreement.draft,
@@ -180,8 +292,6 @@ pub fn read_agreement(text: &str) -> Result<(Contract, Agreement, Agreed), BadAg
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -1,8 +1,11 @@
 //! What a person does to a run that exists: go on with it, go elsewhere from it, stop it.
 
+use std::collections::BTreeMap;
+
 use actum_contract::change::{ChangeError, change};
-use actum_contract::{Change, Contract, Intent, Partial};
-use actum_kernel::{Event, Status, Verdict, code};
+use actum_contract::metadata::ContractError;
+use actum_contract::{Change, Contract, Intent, Layers, Partial, resolve};
+use actum_kernel::{Event, GoverningContract, Phase, Status, Verdict, code};
 use actum_ledger::draft;
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::{NewRun, Run, RunState, Settle, Written};
@@ -12,8 +15,8 @@ use uuid::Uuid;
 
 use crate::agreement::{self, Agreement, BadAgreement, ForkOf, Lineage, Read, Submitter};
 use crate::desk::stored;
-use crate::drive::events_of;
-use crate::entry::{self, About, time};
+use crate::entry::{self, About, Agreements, time};
+use crate::history::{events_of, state_of};
 use crate::submit::row;
 use crate::wait::Waiter;
 
@@ -50,8 +53,8 @@ impl From<BadAgreement> for ResumeError {
     }
 }
 
-/// Goes on with a run under its own contract; with another one only if that was said plainly. `by`: who wants it; a fork is
-/// his own submission.
+/// Continues a run under its own contract; under another one only if the intent says so. `by` asks for it; a fork is
+/// submitted in that name.
 pub fn resume(
     waiter: &Waiter,
     run: &Run,
@@ -59,17 +62,46 @@ pub fn resume(
     intent: Intent,
     by: Submitter,
 ) -> Result<Resumed, ResumeError> {
-    let read = agreement::read(&run.metadata)?;
+    let read = match agreement::read(&run.metadata) {
+        Err(BadAgreement::Contract(ContractError::Unsupported { .. })) if intent == Intent::Fork => {
+            return fork_unsupported(waiter, run, requested, by);
+        }
+        read => read?,
+    };
     let changed = change(read.contract.config(), requested, intent)?;
+    // A queued run that keeps its contract is only executed: the worker refuses it on record if it was altered.
+    if !(changed == Change::Keep && matches!(run.state, RunState::Queued | RunState::Blocked)) {
+        // A contract or agreement that was altered in the store must not reach the ledger as a new one.
+        agreement::compare_with_ledger(waiter, run, &read)??;
+    }
     match changed {
-        Change::Fork(contract) => fork(waiter, run, &read, contract, by),
-        Change::Keep => requeue(waiter, run, &read, None),
-        Change::Override(contract) => requeue(waiter, run, &read, Some(contract)),
+        Change::Fork(contract) => {
+            // One that was forked itself, and did nothing of its own yet, stands where its source stood.
+            let fork_of = match &read.agreement.fork_of {
+                Some(earlier) if run.version == 0 => earlier.clone(),
+                _ => ForkOf { run: run.id.clone(), events: run.version },
+            };
+            fork(waiter, run, &read.agreement, fork_of, contract, by)
+        }
+        Change::Keep => requeue(waiter, run, &read, None, &by),
+        Change::Override(contract) => requeue(waiter, run, &read, Some(contract), &by),
     }
 }
 
-fn requeue(waiter: &Waiter, run: &Run, read: &Read, contract: Option<Contract>) -> Result<Resumed, ResumeError> {
+fn requeue(
+    waiter: &Waiter,
+    run: &Run,
+    read: &Read,
+    contract: Option<Contract>,
+    by: &Submitter,
+) -> Result<Resumed, ResumeError> {
     match run.state {
+        RunState::Succeeded if contract.is_some() => {
+            return Err(ResumeError::State(
+                run.state,
+                "its contract cannot be changed any more; --fork starts a new run",
+            ));
+        }
         RunState::Succeeded => return Ok(Resumed::Complete),
         RunState::Running => return Err(ResumeError::State(run.state, "wait for it, or cancel it first")),
         RunState::Cancelled => {
@@ -77,19 +109,44 @@ fn requeue(waiter: &Waiter, run: &Run, read: &Read, contract: Option<Contract>) 
         }
         RunState::Planned => return Err(ResumeError::State(run.state, "it is published by somebody outside")),
         RunState::Queued | RunState::Blocked if contract.is_none() => return Ok(Resumed::Queued),
+        RunState::Queued if is_publishing(waiter, run)? => {
+            return Err(ResumeError::State(
+                run.state,
+                "its result is being published; resume it without a change first",
+            ));
+        }
         RunState::Queued | RunState::Blocked | RunState::Failed => {}
     }
     let failed = run.state == RunState::Failed;
     let attempt = run.attempt + u64::from(failed);
-    let contract = contract.as_ref().unwrap_or(&read.contract);
     let lineage = Lineage { snapshot_at: time(Timestamp::now()), snapshot: None, ..read.agreement.lineage.clone() };
     let agreement = Agreement { lineage: lineage.clone(), ..read.agreement.clone() };
-    let hash = contract.hash.to_hex();
-    let about = About { run, attempt, lineage: &lineage, contract_hash: &hash, external: false };
-    let mut events = Vec::new();
-    if hash != read.contract.hash.to_hex() {
-        let what = format!("the contract was overridden: {} → {hash}", read.contract.hash.to_hex());
+    let (mut events, mut entries) = (Vec::new(), Vec::new());
+    let mut number = match contract.is_some() || read.attached.is_some() {
+        true => agreement::contract_changes(waiter, run)?,
+        false => 0,
+    };
+    let mut change_to = |from: Option<&Contract>, to: &Contract| {
+        number += 1;
+        entries.push(entry::contract_change(run, number, (from, to), Some(by)));
+    };
+    if read.attached.is_some() {
+        change_to(None, &read.contract);
+        events.push(stored(&attached()));
+    }
+    if let Some(contract) = &contract {
+        change_to(Some(&read.contract), contract);
+        let what = format!("the contract was overridden: {} → {}", read.contract.hash.to_hex(), contract.hash.to_hex());
         events.push(stored(&Event::Warned { what }));
+        let (from, to) = (Box::new(governing(&read.contract)), Box::new(governing(contract)));
+        events.push(stored(&Event::ContractChanged { from, to }));
+    }
+    let contract = contract.as_ref().unwrap_or(&read.contract);
+    // What waits for others is planned when it begins: only then is it known what it stands on.
+    if failed && agreement.dependencies.is_empty() {
+        let hash = contract.hash.to_hex();
+        let about = About { run, attempt, lineage: &lineage, contract_hash: &hash, external: false };
+        entries.push(about.planned());
     }
     let settle = Settle {
         tenant: run.tenant.clone(),
@@ -99,7 +156,7 @@ fn requeue(waiter: &Waiter, run: &Run, read: &Read, contract: Option<Contract>) 
         to: RunState::Queued,
         attempt,
         events,
-        entries: if failed { vec![about.planned()] } else { Vec::new() },
+        entries,
         metadata: Some(agreement::write(contract, &agreement)),
         outcome: None,
         forget_capsule: false,
@@ -111,22 +168,54 @@ fn requeue(waiter: &Waiter, run: &Run, read: &Read, contract: Option<Contract>) 
     }
 }
 
+/// Whether the run's attempt has begun to publish, and no outcome of that is on record.
+fn is_publishing(waiter: &Waiter, run: &Run) -> Result<bool, JournalError> {
+    let state = state_of(waiter, run)?;
+    Ok(state.is_some_and(|state| state.publishing.is_some() && !matches!(state.phase, Phase::Over(_))))
+}
+
+fn governing(contract: &Contract) -> GoverningContract {
+    GoverningContract { hash: contract.hash.to_hex(), config: contract.config().clone() }
+}
+
+/// What a run's journal says of a contract that was attached to it.
+pub(crate) fn attached() -> Event {
+    Event::Warned { what: "the run had no contract; the default one was attached".to_owned() }
+}
+
+/// A fork of a run whose contract this runtime cannot judge: the same work under a contract of the present versions, from the
+/// start, because what the source did means what its own versions say.
+fn fork_unsupported(waiter: &Waiter, source: &Run, requested: &Partial, by: Submitter) -> Result<Resumed, ResumeError> {
+    let agreement = agreement::read_without_contract(&source.metadata)?;
+    if !agreement::compare_agreement(waiter, source, &agreement)? {
+        return Err(BadAgreement::Altered.into());
+    }
+    // Its limits stay in force where they are certainly the recorded ones; else those of the defaults do.
+    let persisted = agreement::recorded_config(waiter, source)?;
+    let layers = Layers { persisted: persisted.as_ref(), requested, env: &BTreeMap::new() };
+    let contract = Contract::of(resolve(layers).map_err(ChangeError::Bad)?.config);
+    let fork_of = ForkOf { run: source.id.clone(), events: 0 };
+    fork(waiter, source, &agreement, fork_of, contract, by)
+}
+
 /// A new run that begins where this one is. The source keeps its contract and its journal; nothing is copied.
-fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract, by: Submitter) -> Result<Resumed, ResumeError> {
+fn fork(
+    waiter: &Waiter,
+    source: &Run,
+    agreement: &Agreement,
+    fork_of: ForkOf,
+    contract: Contract,
+    by: Submitter,
+) -> Result<Resumed, ResumeError> {
     if source.state == RunState::Running {
         return Err(ResumeError::State(source.state, "wait for it, or cancel it first"));
     }
-    let lineage = Lineage { snapshot_at: time(Timestamp::now()), snapshot: None, ..read.agreement.lineage.clone() };
-    // One that was forked itself, and did nothing of its own yet, stands where its source stood.
-    let fork_of = match &read.agreement.fork_of {
-        Some(earlier) if source.version == 0 => earlier.clone(),
-        _ => ForkOf { run: source.id.clone(), events: source.version },
-    };
+    let lineage = Lineage { snapshot_at: time(Timestamp::now()), snapshot: None, ..agreement.lineage.clone() };
     let agreement = Agreement {
         lineage: lineage.clone(),
         fork_of: Some(fork_of),
         submitted_by: Some(by.clone()),
-        ..read.agreement.clone()
+        ..agreement.clone()
     };
     let id = Uuid::now_v7().to_string();
     let new = NewRun {
@@ -141,10 +230,11 @@ fn fork(waiter: &Waiter, source: &Run, read: &Read, contract: Contract, by: Subm
         depends_on: agreement.dependencies.values().cloned().collect(),
     };
     let folder = agreement.workspace.display().to_string();
-    let agreements = std::collections::BTreeMap::from([(id.clone(), agreement.digest())]);
+    let digests = BTreeMap::from([(id.clone(), agreement.digest())]);
+    let agreed = Agreements { digests: &digests, contract: &contract, by: &by };
     let at = lineage.snapshot_at.clone();
     let mut entries =
-        vec![entry::snapshot(source.tenant.as_str(), &new.submission, (&folder, &source.id), &at, &agreements, &by)];
+        vec![entry::snapshot(source.tenant.as_str(), &new.submission, (&folder, &source.id), &at, &agreed)];
     if agreement.dependencies.is_empty() {
         let (about, hash) = (row(&new), contract.hash.to_hex());
         entries.push(
@@ -255,11 +345,12 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
     let rows = waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?;
     let events = events_of(&rows).unwrap_or_default();
     // Each who takes it up says that it begins; an attempt begins with the first of them.
-    let is_begun = |event: &Event| matches!(event, Event::Begun { attempt, .. } if *attempt == run.attempt);
+    let begins = |event: &Event| matches!(event, Event::Begun { attempt, .. } if *attempt == run.attempt);
     let is_published = |event: &Event| matches!(event, Event::Publishing { .. } | Event::Published { .. });
-    if events.iter().skip_while(|event| !is_begun(event)).any(is_published) {
+    if events.iter().skip_while(|event| !begins(event)).any(is_published) {
         return Err(CancelError::Published);
     }
+    let is_begun = events.iter().any(begins);
     let message = "cancelled before it began";
     let verdict =
         Verdict { cancelled: true, retryable: false, ..Verdict::ended(Status::Failure, code::CANCELLED, message) };
@@ -269,12 +360,14 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
             let hash = read.contract.hash.to_hex();
             let lineage = &read.agreement.lineage;
             let about = About { run, attempt: run.attempt, lineage, contract_hash: &hash, external: false };
-            let is_planned = read.agreement.dependencies.is_empty() || run.attempt > 1;
-            match (run.state, is_planned) {
+            let waits_for_others = !read.agreement.dependencies.is_empty();
+            match (run.state, is_begun, waits_for_others) {
                 // To the ledger, publishing outside is nobody's here to cancel.
-                (RunState::Planned, _) => Vec::new(),
-                (_, true) => vec![about.running(), about.ended(&verdict, Value::Null)],
-                (_, false) => vec![about.blocked(message)],
+                (RunState::Planned, ..) => Vec::new(),
+                (_, true, _) => vec![about.ended(&verdict, Value::Null)],
+                (_, false, false) => vec![about.running(), about.ended(&verdict, Value::Null)],
+                (_, false, true) if run.attempt == 1 => vec![about.blocked(message)],
+                (_, false, true) => vec![about.planned(), about.running(), about.ended(&verdict, Value::Null)],
             }
         }
         Err(_) => Vec::new(),

@@ -5,16 +5,20 @@ use std::sync::{Arc, Mutex};
 
 use actum_contract::crash;
 use actum_contract::id::Tenant;
-use actum_kernel::{Effect, Event, Finished, Hands, State, Status, Verdict, Why, code, decide, next};
+use actum_kernel::{
+    Agreed, ContractPeriod, Effect, Event, Finished, GoverningContract, Hands, State, Status, Verdict, Why, code,
+    decide, next,
+};
 use actum_ledger::draft;
-use actum_ledger::journal::JournalError;
-use actum_ledger::run::{End, Held, Run, RunEvent, RunState};
+use actum_ledger::run::{End, Held, Run, RunState};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read, is_altered};
+use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read};
+use crate::change::attached;
 use crate::desk::{NotWritten, Open, Pen, Stop};
-use crate::entry::{About, succeeded_id, time};
+use crate::entry::{About, contract_change, snapshot_id, succeeded_id, time};
+use crate::history::RunHistory;
 use crate::wait::Waiter;
 use crate::worker::Watch;
 
@@ -118,8 +122,8 @@ impl Driver<'_> {
             Ok(read) => read,
             Err(bad) => return self.refuse(run, pen, &bad),
         };
-        if is_altered(self.waiter, run, &read.agreement)? {
-            return self.refuse(run, pen, &BadAgreement::Altered);
+        if let Err(bad) = agreement::compare_with_ledger(self.waiter, run, &read)? {
+            return self.refuse(run, pen, &bad);
         }
         let (mut state, events) = match self.state_of(run, &read)? {
             Ok(found) => found,
@@ -228,22 +232,12 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Where the run stands, by its journal; one that was forked also by that of its source, as far as it was then.
+    /// The state of the run by its journal and those of the runs it was forked from, and its own events.
     fn state_of(&self, run: &Run, read: &Read) -> Result<Result<(State, Vec<Event>), String>, NotWritten> {
-        let mut state = State::new(read.agreed());
-        let own = match journal(self.waiter, run, &read.agreement)? {
-            Ok(journals) => {
-                let (own, sources) = journals.split_last().map_or((&[][..], &[][..]), |(own, rest)| (&own[..], rest));
-                for source in sources {
-                    state.follow(source);
-                    state = state.forked();
-                }
-                own.to_vec()
-            }
-            Err(why) => return Ok(Err(why)),
-        };
-        state.follow(&own);
-        Ok(Ok((state, own)))
+        Ok(RunHistory::load(self.waiter, run, read)?.map(|history| {
+            let state = history.state().unwrap_or_else(|| State::new(read.agreed()));
+            (state, history.own().to_vec())
+        }))
     }
 
     /// The attempt begins, or is taken over. The metadata, if that is new.
@@ -258,10 +252,12 @@ impl Driver<'_> {
         let mut entries = Vec::new();
         let mut metadata = read.attached.clone();
         if is_new {
-            let is_planned = read.agreement.dependencies.is_empty() || run.attempt > 1;
+            let is_planned = read.agreement.dependencies.is_empty();
             if !is_planned {
                 // Only now is it known what it stands on.
-                read.agreement.lineage.snapshot_at = time(Timestamp::now());
+                let lineage = &mut read.agreement.lineage;
+                lineage.snapshot_at = time(Timestamp::now());
+                lineage.depends_on = vec![snapshot_id(&run.submission)];
                 for (run_id, attempt, robot) in self.dependencies(run, &read.agreement)? {
                     read.agreement.lineage.depends_on.push(succeeded_id(&robot, &run_id, attempt));
                 }
@@ -277,8 +273,9 @@ impl Driver<'_> {
         let begun = Event::Begun { attempt: run.attempt, worker: self.owner.to_owned() };
         let mut events = decide(state, begun).events;
         if read.attached.is_some() {
-            let what = "the run had no contract; the default one was attached".to_owned();
-            events.extend(decide(state, Event::Warned { what }).events);
+            let number = agreement::contract_changes(self.waiter, run)? + 1;
+            entries.push(contract_change(run, number, (None, &read.contract), None));
+            events.extend(decide(state, attached()).events);
         }
         // Nothing that anybody could see is done before it is on its way, and nothing is kept before it is on record.
         pen.note(&events, entries, metadata.clone());
@@ -358,12 +355,29 @@ fn perform(hands: &mut dyn Hands, effect: &Effect, state: &mut State, stop: &Sto
     event
 }
 
-/// The same, from the beginning, with nothing recorded anywhere: how a run is repeated. The events and the state at the
-/// end.
-pub fn rehearse(mut state: State, hands: &mut dyn Hands) -> (State, Vec<Event>) {
+/// Repeats a run from the beginning with nothing recorded anywhere. Returns the state and the events at the end.
+/// `contracts` are those the run had, oldest first; each governs as many steps as it did then. Empty: that of `agreed` alone.
+pub fn rehearse(mut agreed: Agreed, contracts: &[ContractPeriod], hands: &mut dyn Hands) -> (State, Vec<Event>) {
     let stop = Stop::default();
+    let mut later = contracts.iter();
+    let mut steps_governed = 0;
+    if let Some(first) = later.next() {
+        agreed.govern_by(&first.contract);
+        steps_governed = first.steps.len();
+    }
+    let mut state = State::new(agreed);
     let mut events = decide(&mut state, Event::Begun { attempt: 1, worker: String::new() }).events;
-    while let Some(effect) = next(&state) {
+    loop {
+        while state.steps_done >= steps_governed
+            && let Some(period) = later.next()
+        {
+            steps_governed += period.steps.len();
+            let from =
+                GoverningContract { hash: state.agreed.contract_hash.clone(), config: state.agreed.config.clone() };
+            let changed = Event::ContractChanged { from: Box::new(from), to: Box::new(period.contract.clone()) };
+            events.extend(decide(&mut state, changed).events);
+        }
+        let Some(effect) = next(&state) else { break };
         if matches!(effect, Effect::Finish(_)) {
             break;
         }
@@ -402,60 +416,6 @@ fn verdict_of(state: &State) -> Verdict {
         actum_kernel::Phase::Over(verdict) => verdict.clone(),
         _ => Verdict::ended(Status::Failure, "INTERNAL_ERROR", "the run has no end"),
     }
-}
-
-/// The journals that a run's state comes from: those of the runs it was forked from, oldest first, then its own.
-pub(crate) fn journal(
-    waiter: &Waiter,
-    run: &Run,
-    agreement: &Agreement,
-) -> Result<Result<Vec<Vec<Event>>, String>, JournalError> {
-    let mut all = Vec::new();
-    let mut next = agreement.fork_of.clone();
-    // Forks of forks, as far as there is any sense in it.
-    for _ in 0..FORKS_MAX {
-        let Some(fork) = next.take() else { break };
-        let mut rows = waiter.wait(waiter.runs.events(&run.tenant, &fork.run, 0))?;
-        rows.truncate(usize::try_from(fork.events).unwrap_or(usize::MAX));
-        match read_events(&rows) {
-            Ok(events) => all.push(events),
-            Err(why) => return Ok(Err(why)),
-        }
-        let source = waiter.wait(waiter.runs.runs_named(&run.tenant, &fork.run))?;
-        let source = source.iter().find(|found| found.id == fork.run);
-        next = source.and_then(|source| agreement::read(&source.metadata).ok()).and_then(|read| read.agreement.fork_of);
-    }
-    all.reverse();
-    // Most runs are taken up once, and have no journal yet.
-    let rows = match run.version {
-        0 => Vec::new(),
-        _ => waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?,
-    };
-    Ok(read_events(&rows).map(|own| {
-        all.push(own);
-        all
-    }))
-}
-
-const FORKS_MAX: usize = 100;
-
-/// Everything that led to where a run is, with what it was forked from; nothing of what cannot be read.
-pub fn story(waiter: &Waiter, run: &Run) -> Result<Vec<Event>, JournalError> {
-    let Ok(read) = agreement::read(&run.metadata) else {
-        return Ok(read_events(&waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?).unwrap_or_default());
-    };
-    Ok(journal(waiter, run, &read.agreement)?.unwrap_or_default().concat())
-}
-
-/// The events of a journal, read.
-pub fn events_of(rows: &[RunEvent]) -> Result<Vec<Event>, String> {
-    read_events(rows)
-}
-
-fn read_events(rows: &[RunEvent]) -> Result<Vec<Event>, String> {
-    rows.iter()
-        .map(|row| serde_json::from_str(&row.body).map_err(|e| format!("event {} of its journal: {e}", row.n)))
-        .collect()
 }
 
 /// What is known of an end for which no receipt could be made.

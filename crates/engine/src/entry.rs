@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use actum_contract::Contract;
 use actum_kernel::{Verdict, code};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::event::{MODULE, State};
@@ -9,7 +10,7 @@ use actum_ledger::run::Run;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::agreement::{Lineage, Submitter};
+use crate::agreement::{Lineage, RecordedContract, Submitter};
 
 /// A time as it is written.
 pub(crate) fn time(at: Timestamp) -> String {
@@ -91,22 +92,60 @@ pub(crate) fn succeeded_id(robot: &str, run: &str, attempt: u64) -> String {
     actum_ledger::event::id_of(robot, run, attempt, State::Succeeded)
 }
 
-/// The workspace as a submission found it.
-/// `agreements`: what each of its runs was agreed on, by digest. `by`: who submitted it.
+/// The id under which the ledger keeps that an attempt was planned.
+pub(crate) fn planned_id(robot: &str, run: &str, attempt: u64) -> String {
+    actum_ledger::event::id_of(robot, run, attempt, State::Planned)
+}
+
+/// What a submission agreed on.
+pub(crate) struct Agreements<'a> {
+    /// The digest of each run's agreement.
+    pub digests: &'a BTreeMap<String, String>,
+    /// The contract of all its runs.
+    pub contract: &'a Contract,
+    pub by: &'a Submitter,
+}
+
+/// The workspace as a submission found it, and what was agreed on.
 pub(crate) fn snapshot(
     tenant: &str,
     submission: &str,
     (workspace, tree): (&str, &str),
     at: &str,
-    agreements: &BTreeMap<String, String>,
-    by: &Submitter,
+    agreed: &Agreements<'_>,
 ) -> Submission {
     let entry = json!({
         "id": snapshot_id(submission), "tenantId": tenant, "module": "workspace", "source": "actum",
         "type": "workspace_snapshot", "createdAt": at,
-        "payload": {"workspace": workspace, "tree": tree, "agreements": agreements, "submittedBy": by},
+        "payload": {
+            "workspace": workspace, "tree": tree, "agreements": agreed.digests,
+            "contract": RecordedContract::of(agreed.contract), "submittedBy": agreed.by,
+        },
     });
     draft::read_value(entry, Timestamp::now())
+}
+
+/// The contract of a run was changed: by an override, or because it had none. `number` counts the changes of the run from 1.
+pub(crate) fn contract_change(
+    run: &Run,
+    number: u64,
+    (from, to): (Option<&Contract>, &Contract),
+    by: Option<&Submitter>,
+) -> Submission {
+    let now = Timestamp::now();
+    let entry = json!({
+        "id": contract_change_id(&run.id, number), "tenantId": run.tenant.as_str(), "robotId": run.robot,
+        "module": "contract", "source": "actum", "type": "contract_change", "createdAt": time(now),
+        "payload": {
+            "executionId": run.id, "attempt": run.attempt, "afterEvents": run.version,
+            "from": from.map(RecordedContract::of), "to": RecordedContract::of(to), "by": by,
+        },
+    });
+    draft::read_value(entry, now)
+}
+
+pub(crate) fn contract_change_id(run: &str, number: u64) -> String {
+    format!("contract-change:{run}:{number}")
 }
 
 pub(crate) fn snapshot_id(submission: &str) -> String {

@@ -7,6 +7,8 @@ use actum_kernel::Event;
 use actum_ledger::run::{Run, RunState};
 use serde_json::{Map, Value, json};
 
+use crate::agreement::BadAgreement;
+
 const SCHEMA_VERSION: u64 = 1;
 
 /// What is known of a run's receipt.
@@ -17,7 +19,7 @@ pub enum Governed {
 }
 
 /// `{decisionSchemaVersion, decision, reasonCodes, reasons, runId, contract, artifactRefs, decisionHash}`.
-pub fn govern(run: &Run, events: &[Event], receipt: &Governed, is_altered: bool) -> Value {
+pub fn govern(run: &Run, events: &[Event], receipt: &Governed, refusal: Option<&BadAgreement>) -> Value {
     let mut reasons: Vec<(&str, String, Value)> = Vec::new();
     let fields: Map<String, Value> = serde_json::from_str(&run.metadata).unwrap_or_default();
     match metadata::check(&fields) {
@@ -30,9 +32,8 @@ pub fn govern(run: &Run, events: &[Event], receipt: &Governed, is_altered: bool)
         }
         Err(e @ ContractError::Mismatch { .. }) => reasons.push(("CONTRACT_MISMATCH", e.to_string(), e.details())),
     }
-    if is_altered && reasons.is_empty() {
-        let message = "the run is no longer what was submitted";
-        reasons.push(("CONTRACT_MISMATCH", message.into(), Value::Null));
+    if let Some(refusal) = refusal.filter(|refusal| reasons.iter().all(|(known, ..)| *known != refusal.code())) {
+        reasons.push((refusal.code(), refusal.to_string(), refusal.details()));
     }
     let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     // What a worker refused stays refused, whatever the metadata says now.

@@ -10,14 +10,18 @@ mod desk;
 mod drive;
 mod entry;
 mod gate;
+mod history;
 mod submit;
 mod wait;
 mod worker;
 
-pub use agreement::{Agreement, BadAgreement, ForkOf, Lineage, Submitter, is_altered, read_agreement};
+pub use agreement::{
+    Agreement, BadAgreement, ForkOf, Lineage, Submitter, read_agreement, read_without_contract, refusal,
+};
 pub use change::{CancelError, Cancelled, Done, ResumeError, Resumed, cancel, note, resume};
-pub use drive::{CRASH_POINTS, NoHands, Workshop, events_of, rehearse, story};
+pub use drive::{CRASH_POINTS, NoHands, Workshop, rehearse};
 pub use gate::{Governed, govern};
+pub use history::{events_of, full_history, state_of};
 pub use submit::{SubmitError, Submitted, Wanted, submit};
 pub use wait::Waiter;
 pub use worker::{Engine, Settings, Watch};

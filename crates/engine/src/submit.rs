@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::agreement::{self, Agreement, Lineage, Submitter};
-use crate::entry::{self, About, time};
+use crate::entry::{self, About, Agreements, time};
 use crate::wait::Waiter;
 
 /// What is submitted. Items are in order: dependencies are among them.
@@ -127,7 +127,8 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
     }
     let place = shared.unwrap_or_else(|| workspace.display().to_string());
     // First of all: the rest stands on it.
-    entries.insert(0, entry::snapshot(tenant.as_str(), &submission, (&place, &tree), &snapshot_at, &agreements, &by));
+    let agreed = Agreements { digests: &agreements, contract: &contract, by: &by };
+    entries.insert(0, entry::snapshot(tenant.as_str(), &submission, (&place, &tree), &snapshot_at, &agreed));
     match waiter.wait(waiter.runs.submit(runs, entries))? {
         Written::Done => Ok(Submitted { submission, runs: made }),
         Written::Lost => Err(SubmitError::Exists),

@@ -1,6 +1,7 @@
 //! What happens to a run, as its journal keeps it. Every field that later decisions or the receipt need is here; times
 //! and digests arrive, nothing is measured.
 
+use actum_contract::ExecutionConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::correct::{Correction, Kind};
@@ -74,6 +75,11 @@ pub enum Event {
     Warned {
         what: String,
     },
+    /// The run's contract was overridden. `from` governs every event before this one, `to` every event after it.
+    ContractChanged {
+        from: Box<GoverningContract>,
+        to: Box<GoverningContract>,
+    },
     /// How it ended. The last event of an attempt.
     Ended(Verdict),
 }
@@ -97,9 +103,17 @@ impl Event {
             Self::Stopped { .. } => "stopped",
             Self::Faulted { .. } => "faulted",
             Self::Warned { .. } => "warned",
+            Self::ContractChanged { .. } => "contract_changed",
             Self::Ended(_) => "ended",
         }
     }
+}
+
+/// The contract that governs a part of a run's journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoverningContract {
+    pub hash: String,
+    pub config: ExecutionConfig,
 }
 
 /// What the planner came to.

@@ -15,9 +15,12 @@ mod state;
 
 pub use correct::{Correction, Kind, signature};
 pub use decide::{Decision, Effect, decide, next};
-pub use event::{Act, Acted, Changed, Checked, Denial, End, Event, Failed, MODEL, Plan, Step, Tested, ToolOp, Totals};
+pub use event::{
+    Act, Acted, Changed, Checked, Denial, End, Event, Failed, GoverningContract, MODEL, Plan, Step, Tested, ToolOp,
+    Totals,
+};
 pub use light::{FILE_BYTES_LOOKED_AT, look_at};
 pub use limit::{Admission, admit, is_env_file};
 pub use port::{Desk, Finished, Hands, Recorded, Why};
 pub use result::{Metrics, RunResult, Spent, Status, Verdict, code};
-pub use state::{Agreed, Phase, Phases, State};
+pub use state::{Agreed, ContractPeriod, Phase, Phases, State};

@@ -5,20 +5,51 @@ use actum_contract::policy::correction::{AfterCorrection, after_audit, after_con
 use actum_contract::policy::planner::{AfterPlan, Planned, after_plan};
 use actum_contract::policy::validation::{AfterValidation, after_validation, runs};
 use actum_contract::work::WorkItem;
+use serde::{Deserialize, Serialize};
 
 use crate::correct::{Correction, signature};
-use crate::event::{Act, Acted, Checked, End, Event, Failed, Plan, Step, Tested, ToolOp};
+use crate::event::{Act, Acted, Checked, End, Event, Failed, GoverningContract, Plan, Step, Tested, ToolOp};
 use crate::limit::{self, Admission, admit};
 use crate::result::{Status, Verdict, code};
 
-/// What a run was agreed on. Never changes while it runs.
+/// What a run was agreed on. Only an override changes it, and only for what comes after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreed {
     pub item: WorkItem,
+    /// Hash of the contract that holds `config`.
+    pub contract_hash: String,
     pub config: ExecutionConfig,
     pub phases: Phases,
     /// Everything but publishing: the result is kept as a draft.
     pub draft: bool,
+}
+
+impl Agreed {
+    /// The agreement that was in force when this journal began: under the contract of before the first override.
+    /// `self` is the agreement in force at the end of the whole journal.
+    pub fn at_start<'e>(mut self, journal: impl IntoIterator<Item = &'e Event>) -> Self {
+        let first = journal.into_iter().find_map(|event| match event {
+            Event::ContractChanged { from, .. } => Some(from),
+            _ => None,
+        });
+        if let Some(contract) = first {
+            self.govern_by(contract);
+        }
+        self
+    }
+
+    /// Puts another contract in force.
+    pub fn govern_by(&mut self, contract: &GoverningContract) {
+        self.contract_hash.clone_from(&contract.hash);
+        self.config.clone_from(&contract.config);
+    }
+}
+
+/// A contract and the finished steps it governed, in the order of the steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContractPeriod {
+    pub contract: GoverningContract,
+    pub steps: Vec<String>,
 }
 
 /// What the agent understands beside acting.
@@ -85,8 +116,10 @@ pub struct State {
     pub steps: Vec<Step>,
     /// Steps that are done for good.
     pub steps_done: usize,
-    /// The stage's tree after the last act that counts.
+    /// The stage's tree after the last act that ended.
     pub current: Option<String>,
+    /// The stage's tree after the last act within its limits. Another attempt continues from here.
+    accepted: Option<String>,
     pub ops: Vec<ToolOp>,
     /// Those of acts that count; what came after them was thrown away.
     ops_kept: usize,
@@ -111,6 +144,8 @@ pub struct State {
     /// The workspace as the publication left it, with what others had changed.
     pub published_tree: Option<String>,
     pub drift: Vec<String>,
+    /// Every contract the run had, oldest first. The last one is in force.
+    pub contracts: Vec<ContractPeriod>,
     light: Option<Answered>,
     heavy: Option<Answered>,
     /// The correction at hand answers a heavy validation, which is due again after it.
@@ -120,20 +155,19 @@ pub struct State {
 }
 
 /// Ends after which another attempt begins from the start: what was done is of no use, or stands on the wrong ground.
-const FROM_THE_START: [&str; 9] = [
+const FROM_THE_START: [&str; 7] = [
     code::PUBLISH_CONFLICT,
     code::COHERENCE_BLOCKED,
     code::ADMISSION_DENIED,
     code::DUPLICATE_CAPSULE,
     code::PROTECTED_FILE,
-    code::STEP_LIMIT,
-    code::CORRECTION_POLICY,
     code::OUTPUT_MISSING,
     code::DEPENDENCY_FAILED,
 ];
 
 impl State {
     pub fn new(agreed: Agreed) -> Self {
+        let contracts = vec![period(&agreed)];
         Self {
             agreed,
             phase: Phase::Begin,
@@ -144,6 +178,7 @@ impl State {
             steps: Vec::new(),
             steps_done: 0,
             current: None,
+            accepted: None,
             ops: Vec::new(),
             ops_kept: 0,
             answers: Vec::new(),
@@ -162,6 +197,7 @@ impl State {
             published: None,
             published_tree: None,
             drift: Vec::new(),
+            contracts,
             light: None,
             heavy: None,
             mends_heavy: false,
@@ -169,9 +205,11 @@ impl State {
         }
     }
 
-    /// The state after these events.
-    pub fn fold<'e>(agreed: Agreed, events: impl IntoIterator<Item = &'e Event>) -> Self {
-        let mut state = Self::new(agreed);
+    /// The state after the whole journal of a run that is no fork. `agreed` is in force at its end; each event is judged
+    /// by the contract that was in force when it was written.
+    pub fn fold<'e>(agreed: Agreed, events: impl IntoIterator<Item = &'e Event, IntoIter: Clone>) -> Self {
+        let events = events.into_iter();
+        let mut state = Self::new(agreed.at_start(events.clone()));
         state.follow(events);
         state
     }
@@ -183,9 +221,58 @@ impl State {
         }
     }
 
-    /// As the beginning of another run: what was done stays done, and its first attempt goes on from there.
-    pub fn forked(self) -> Self {
-        Self { attempt: 0, ..self }
+    /// The first state of a fork: finished steps stay finished, and `agreed` governs what comes after.
+    pub fn forked(mut self, agreed: Agreed) -> Self {
+        let contract = GoverningContract { hash: agreed.contract_hash.clone(), config: agreed.config.clone() };
+        self.agreed = agreed;
+        self.attempt = 0;
+        self.change_contract(&contract);
+        self
+    }
+
+    /// From here on this contract governs. A validation or correction that is due is decided again under it; what is
+    /// finished stays finished.
+    fn change_contract(&mut self, contract: &GoverningContract) {
+        self.agreed.govern_by(contract);
+        if self.contracts.last().is_none_or(|last| last.contract != *contract) {
+            self.contracts.push(ContractPeriod { contract: contract.clone(), steps: Vec::new() });
+        }
+        match (&self.phase, self.was.take()) {
+            (Phase::Over(verdict), Some(was)) => {
+                let over = Phase::Over(verdict.clone());
+                self.phase = *was;
+                self.judge_again();
+                self.was = Some(Box::new(std::mem::replace(&mut self.phase, over)));
+            }
+            (Phase::Over(_), None) => {}
+            _ => self.judge_again(),
+        }
+    }
+
+    /// Makes due what the contract in force asks for, where another one may have asked for something else.
+    fn judge_again(&mut self) {
+        match &self.phase {
+            Phase::Act(Act { correction: Some(correction), .. }) => {
+                // The correction was not made: the failure is judged again before another one is decided.
+                if correction.heavy {
+                    (self.heavy, self.mends_heavy) = (None, false);
+                    self.phase = self.after_steps();
+                } else {
+                    self.light = None;
+                    self.light_or_after();
+                }
+            }
+            Phase::Light => self.light_or_after(),
+            Phase::Heavy | Phase::Weigh | Phase::Test | Phase::Publish => self.phase = self.after_steps(),
+            Phase::Begin | Phase::Freeze | Phase::Stage | Phase::Plan | Phase::Act(_) | Phase::Over(_) => {}
+        }
+    }
+
+    fn light_or_after(&mut self) {
+        match runs(self.agreed.config.light_validation_mode) {
+            true => self.phase = Phase::Light,
+            false => self.after_light(),
+        }
     }
 
     /// Objects that changed, and verdicts that did.
@@ -202,8 +289,9 @@ impl State {
         match event {
             Event::Begun { attempt, .. } => self.begin(*attempt),
             Event::Frozen { before, commit } => {
+                self.restart();
                 (self.before, self.commit) = (Some(before.clone()), commit.clone());
-                self.current = Some(before.clone());
+                (self.current, self.accepted) = (Some(before.clone()), Some(before.clone()));
                 self.phase = Phase::Stage;
             }
             Event::Staged { stage } => {
@@ -261,6 +349,7 @@ impl State {
                 return vec![Event::Ended(Verdict { retryable: *retryable, ..verdict })];
             }
             Event::Warned { what } => self.warnings.push(what.clone()),
+            Event::ContractChanged { to, .. } => self.change_contract(to),
             Event::Ended(verdict) => {
                 let was = std::mem::replace(&mut self.phase, Phase::Over(verdict.clone()));
                 self.was = Some(Box::new(was));
@@ -287,19 +376,34 @@ impl State {
         self.spent_ms = 0;
         (self.publishing, self.capsule, self.tested) = (None, None, None);
         if from_the_start || self.before.is_none() {
-            // How often something was corrected counts over all attempts.
-            let (runtime, heavy) = (self.runtime_corrections, self.heavy_corrections);
-            *self = Self { attempt, phase: Phase::Freeze, ..Self::new(self.agreed.clone()) };
-            (self.runtime_corrections, self.heavy_corrections) = (runtime, heavy);
+            self.restart();
         } else {
             self.ops.truncate(self.ops_kept);
             self.answers.truncate(self.answers_kept);
+            self.current.clone_from(&self.accepted);
             // What was found of the whole result is found again: the contract may be another one by now.
             self.phase = match was {
                 Phase::Heavy | Phase::Weigh | Phase::Test | Phase::Publish => self.after_steps(),
                 other => other,
             };
         }
+    }
+
+    /// Drops everything that was done, to begin with a new snapshot. How often something was corrected and which
+    /// contracts the run had is kept over all attempts.
+    fn restart(&mut self) {
+        let mut contracts = std::mem::take(&mut self.contracts);
+        contracts.iter_mut().for_each(|period| period.steps.clear());
+        *self = Self {
+            attempt: self.attempt,
+            phase: Phase::Freeze,
+            spent_ms: self.spent_ms,
+            runtime_corrections: self.runtime_corrections,
+            heavy_corrections: self.heavy_corrections,
+            warnings: std::mem::take(&mut self.warnings),
+            contracts,
+            ..Self::new(self.agreed.clone())
+        };
     }
 
     fn planned(&mut self, plan: &Plan) -> Vec<Event> {
@@ -365,7 +469,6 @@ impl State {
             End::Done => {}
         }
         self.current = Some(acted.state.clone());
-        (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
         (self.files, self.deltas) = (acted.totals.files, acted.totals.deltas);
         if let Some(path) = acted.totals.protected.first() {
             let why = format!("{path} is obeyed by other programs, and is not declared in output_files");
@@ -388,10 +491,9 @@ impl State {
                 AfterCorrection::Fail => return vec![fail(code::CORRECTION_POLICY, what)],
             }
         }
-        match runs(self.agreed.config.light_validation_mode) {
-            true => self.phase = Phase::Light,
-            false => self.after_light(),
-        }
+        self.accepted.clone_from(&self.current);
+        (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
+        self.light_or_after();
         follows
     }
 
@@ -406,8 +508,11 @@ impl State {
 
     fn after_light(&mut self) {
         if std::mem::take(&mut self.mends_heavy) {
-            self.phase = Phase::Heavy;
+            self.phase = self.after_steps();
         } else {
+            if let (Some(step), Some(period)) = (self.steps.get(self.steps_done), self.contracts.last_mut()) {
+                period.steps.push(step.id.clone());
+            }
             self.steps_done += 1;
             self.next_step();
         }
@@ -528,6 +633,11 @@ impl State {
         let message = format!("{who} took longer than timeout_ms {}", self.agreed.item.constraints.timeout_ms);
         Event::Ended(Verdict::ended(Status::Timeout, code::TIMEOUT, message))
     }
+}
+
+fn period(agreed: &Agreed) -> ContractPeriod {
+    let contract = GoverningContract { hash: agreed.contract_hash.clone(), config: agreed.config.clone() };
+    ContractPeriod { contract, steps: Vec::new() }
 }
 
 fn fail(code: &str, message: impl Into<String>) -> Event {

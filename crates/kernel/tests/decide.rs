@@ -28,7 +28,8 @@ fn item(extra: serde_json::Value) -> WorkItem {
 
 fn agreed(words: &[&str], extra: serde_json::Value) -> Agreed {
     let phases = Phases { plan: false, correct: true };
-    Agreed { item: item(extra), config: config(words), phases, draft: false }
+    let contract_hash = words.join(" ");
+    Agreed { item: item(extra), contract_hash, config: config(words), phases, draft: false }
 }
 
 /// What the world answers; the last answer of a list is given again and again.
@@ -379,8 +380,8 @@ fn another_attempt_goes_on_where_it_can_and_counts_on() {
     assert_eq!((act.step.id.as_str(), state.steps_done, &state.current), ("b", 1, &after_a));
     assert_eq!(state.spent_ms, 0, "each attempt has its own time");
     // A fork of it begins there too, under its own first attempt.
-    let (_, _, state, _) = play(planned, world);
-    let mut forked = state.forked();
+    let (_, _, state, _) = play(planned.clone(), world);
+    let mut forked = state.forked(planned);
     decide(&mut forked, Event::Begun { attempt: 1, worker: "w".into() });
     let Some(Effect::Act { act, .. }) = next(&forked) else { panic!("{:?}", next(&forked)) };
     assert_eq!(act.step.id, "b");

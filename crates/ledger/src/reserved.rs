@@ -14,7 +14,7 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 20] = [
+const TYPES: [Type; 21] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
     Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
     Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
@@ -34,11 +34,12 @@ const TYPES: [Type; 20] = [
     Type { name: "signing_key", by: "whoever signs: use `actum key`" },
     Type { name: "approval_decision", by: "whoever decides about what waits: use `actum approve` and `actum deny`" },
     Type { name: webhook::TYPE, by: "whoever adds and removes webhooks: use `actum webhook`" },
+    Type { name: "contract_change", by: "an override of a run's contract: use `actum resume`" },
     Type { name: "end", by: "nobody: the events of a run end with it" },
 ];
 
 /// How ids begin that nobody else may bring.
-const PREFIXES: [(&str, &str); 13] = [
+const PREFIXES: [(&str, &str); 14] = [
     ("spend:", "changes about money"),
     ("prediction:", "predictions"),
     ("signature:", "signatures"),
@@ -50,6 +51,7 @@ const PREFIXES: [(&str, &str); 13] = [
     ("snapshot:", "snapshots of workspaces"),
     ("publication:", "publications"),
     ("execution:", "executions"),
+    ("contract-change:", "changes of a run's contract"),
     (head::ID_PREFIX, "heads of shared workspaces"),
     (webhook::ID_PREFIX, "changes of webhooks"),
 ];
@@ -104,6 +106,7 @@ mod tests {
             "signing_key",
             "approval_decision",
             "webhook_change",
+            "contract_change",
             "end",
         ];
         assert!(types().eq(kinds));
@@ -124,6 +127,7 @@ mod tests {
             "access:",
             "webhook:",
             "approval:x",
+            "contract-change:x:1",
         ] {
             assert_eq!(path(json!({"type": "note", "id": id})).as_deref(), Some("id"), "{id}");
         }
@@ -144,6 +148,7 @@ mod tests {
             "accesses:1",
             "webhooks:1",
             "approvals:1",
+            "contract:1",
         ] {
             assert_eq!(path(json!({"type": "note", "id": id})), None, "{id}");
         }

@@ -57,6 +57,7 @@ cargo xtask VERB
 
   test                   install what is missing, then run every check and test
   test --model           run the tests that need a real model, with one on loopback (installs 220 MB once)
+  install                install what the tests need and is missing
   tidy                   check the rules of the house that no compiler knows
   generate [--check]     write (or compare) schemas, the CLI reference and the error pages
   bench AREA [ARGS…]     run the benchmarks of an area; without AREA, list them
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
     let outcome = match *words {
         ["test"] => return if test::run() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         ["test", "--model"] => return if test::run_with_model() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        ["install"] => install::missing(),
         ["tidy"] => tidy::run(),
         ["generate"] => generate::write(),
         ["generate", "--check"] => generate::check(),

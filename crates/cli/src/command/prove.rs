@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
-use actum_engine::{Governed, govern, story};
+use actum_engine::{Governed, full_history, govern};
 use actum_ledger::Entry;
 use actum_ledger::merkle::Plan;
 use actum_ledger::receipt::Receipt;
@@ -446,7 +446,7 @@ impl Gate {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let open = Open::new(Project::find(global)?, out)?;
         let row = open.run(&self.run)?;
-        let events = story(&open.waiter, &row)?;
+        let events = full_history(&open.waiter, &row)?;
         let path = open.left_by(&row)?.path("RECEIPT.json");
         let receipt = match path.exists() {
             false => Governed::Invalid("the run has no receipt".to_owned()),
@@ -470,11 +470,8 @@ impl Gate {
                 Err(failure) => Governed::Invalid(failure.message),
             },
         };
-        let is_altered = match actum_engine::read_agreement(&row.metadata) {
-            Ok((_, agreement, _)) => actum_engine::is_altered(&open.waiter, &row, &agreement)?,
-            Err(_) => true,
-        };
-        let decision = govern(&row, &events, &receipt, is_altered);
+        let refusal = actum_engine::refusal(&open.waiter, &row)?;
+        let decision = govern(&row, &events, &receipt, refusal.as_ref());
         let passed = decision["decision"] == "PASS";
         out.result(&decision, || {
             let mut lines = vec![decision["decision"].as_str().unwrap_or_default().to_owned()];

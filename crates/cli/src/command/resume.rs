@@ -102,8 +102,13 @@ fn refused(e: ResumeError) -> Failure {
             .details(mismatch.details())
             .hint("--override-execution-config changes this run, --fork starts a new one; without flags it keeps its contract"),
         ResumeError::Contract(message, code, details) => {
-            let name = if code == "UNSUPPORTED_CONTRACT" { error::UNSUPPORTED } else { error::MISMATCH };
-            Failure::new(name, message).details(details)
+            let is_unsupported = code == error::UNSUPPORTED;
+            let name = if is_unsupported { error::UNSUPPORTED } else { error::MISMATCH };
+            let failure = Failure::new(name, message).details(details);
+            match is_unsupported {
+                true => failure.hint("`resume RUN --fork` starts a new run of the same work under the present versions"),
+                false => failure,
+            }
         }
         ResumeError::State(..) => Failure::new(error::RUN_STATE, e.to_string()),
         ResumeError::Lost => Failure::new(error::RUN_STATE, e.to_string()),

@@ -220,7 +220,7 @@ impl Run {
 /// agent is the project's to offer: one that is offered no longer, or is another by now, is not gone on with for others.
 pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), Failure> {
     // What cannot be read is refused by whoever is to execute it.
-    let Ok((_, agreement, _)) = actum_engine::read_agreement(&run.metadata) else { return Ok(()) };
+    let Ok(agreement) = actum_engine::read_without_contract(&run.metadata) else { return Ok(()) };
     let (project, id) = (&open.project, &agreement.work_item.agent_id);
     if project.is_guest()? {
         let config = Config::read(project.root())?;

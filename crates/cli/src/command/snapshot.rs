@@ -340,7 +340,7 @@ impl Needed {
 
     /// A fork stands on what its source has done.
     fn learn_run(&mut self, open: &Open, run: &Run) -> Result<(), Failure> {
-        for event in actum_engine::story(&open.waiter, run)? {
+        for event in actum_engine::full_history(&open.waiter, run)? {
             let tree = match &event {
                 Event::Frozen { before, .. } => before,
                 Event::Acted(acted) => &acted.state,

@@ -2,7 +2,6 @@
 
 use actum_api::error;
 use actum_contract::metadata::{self, Stored};
-use actum_kernel::State;
 use actum_ledger::run::{Filter, Run as Row, RunState};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -13,7 +12,7 @@ use super::run::{block, exit_code, run_json};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::run::{Open, spent};
+use crate::run::{Open, contract_periods, spent};
 use crate::ui::{Out, table};
 use crate::workspace::time;
 
@@ -79,6 +78,12 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         Ok(Stored::Legacy) => json!({"supported": true, "code": "EXECUTION_CONTRACT_MISSING"}),
         Err(e) => json!({"supported": false, "code": e.code(), "message": e.to_string(), "details": e.details()}),
     };
+    if checked.is_ok()
+        && let Some(bad) = actum_engine::refusal(&open.waiter, row)?
+    {
+        governance =
+            json!({"supported": false, "code": bad.code(), "message": bad.to_string(), "details": bad.details()});
+    }
     // What a worker refused stays visible, whatever the metadata says now.
     if let Some(refused) = outcome.get("governance").and_then(Value::as_object) {
         governance["supported"] = json!(false);
@@ -99,17 +104,14 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         },
         "governance": governance,
     });
-    if let Ok((_, agreement, agreed)) = actum_engine::read_agreement(&row.metadata) {
-        // Only a fork's story begins elsewhere.
-        let story = match &agreement.fork_of {
-            None => actum_engine::events_of(&rows).unwrap_or_default(),
-            Some(_) => actum_engine::story(&open.waiter, row)?,
-        };
-        let state = State::fold(agreed, &story);
+    if let Ok((_, agreement, _)) = actum_engine::read_agreement(&row.metadata)
+        && let Some(state) = actum_engine::state_of(&open.waiter, row)?
+    {
         shown["progress"] = json!({
             "phase": state.phase.word(), "steps": state.steps.len(), "steps_done": state.steps_done,
             "files": state.files, "tool_ops": state.tool_ops(), "spent_ms": state.spent_ms,
             "runtime_corrections": state.runtime_corrections, "heavy_corrections": state.heavy_corrections,
+            "contracts": contract_periods(&state),
         });
         shown["workspace"] = match &agreement.shared {
             Some(name) => json!(name),

@@ -30,7 +30,7 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
         let failure = Failure::new(error::RUN_STATE, format!("run {} is not over: it is {}", run.id, run.state));
         return Err(failure.hint("wait for its end; then it can be taken back"));
     }
-    let events = actum_engine::story(&open.waiter, run)?;
+    let events = actum_engine::full_history(&open.waiter, run)?;
     let published = events.iter().rev().find_map(|event| match event {
         Event::Published { publication, .. } => shared::read_publication(publication).map(|(n, _)| n),
         _ => None,

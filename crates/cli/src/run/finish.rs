@@ -176,6 +176,11 @@ impl RunFolder {
     }
 }
 
+/// Every contract of a run, oldest first, with the finished steps it governed.
+pub(crate) fn contract_periods(state: &State) -> Vec<Value> {
+    state.contracts.iter().map(|period| json!({"hash": period.contract.hash, "steps": period.steps})).collect()
+}
+
 const ASIDE: &str = ".ended-";
 /// What an end leaves.
 const LEFT: [&str; 6] =
@@ -269,6 +274,7 @@ impl RunHands {
             "published": state.published,
             "error": verdict.code.as_ref().map(|code| json!({"code": code, "message": verdict.message})),
             "contract": {"hash": self.facts.contract_hash, "material": fields[metadata::MATERIAL]},
+            "contracts": contract_periods(state),
             "workItem": self.facts.agreement.work_item,
             "agent": self.facts.agreement.agent,
             "before": {"tree": state.before, "commit": state.commit},

@@ -17,7 +17,7 @@ mod shared;
 pub(crate) mod shop;
 pub(crate) mod spent;
 
-pub(crate) use finish::receipt_before;
+pub(crate) use finish::{contract_periods, receipt_before};
 pub(crate) use recording::Recording;
 pub(crate) use replay::replay;
 pub(crate) use shop::{Open, Shop, Shops};

@@ -1,6 +1,6 @@
 //! The recording of a run: everything that is needed to repeat it offline, and what it came to.
 
-use actum_kernel::State;
+use actum_kernel::{ContractPeriod, State};
 use actum_ledger::capsule::Capsule;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,6 +34,9 @@ pub(crate) struct Recording {
     /// Whether the agent was given tools, also if it asked for none.
     #[serde(default)]
     pub tools: bool,
+    /// Every contract of the run, oldest first, with the steps it governed. Empty if it had only that of the metadata.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contracts: Vec<ContractPeriod>,
 }
 
 impl Recording {
@@ -59,6 +62,7 @@ impl Recording {
             programs: programs.to_vec(),
             answers,
             tools: !state.answers.is_empty(),
+            contracts: if state.contracts.len() > 1 { state.contracts.clone() } else { Vec::new() },
         }
     }
 

@@ -115,7 +115,7 @@ pub(crate) fn replay(
     // Another one than the run's: what was spent there is on record.
     hands.live = live.then(|| format!("replay-{}", new_id()));
     hands.heard_tools = recording.tools && had_tools(&recording.answers);
-    let (state, _) = rehearse(State::new(agreed), &mut hands);
+    let (state, _) = rehearse(agreed, &recording.contracts, &mut hands);
     let replayed = compare(recording, &state, &hands, expected, shop);
     hands.leave(&Verdict::success(false));
     let _ = std::fs::remove_dir_all(scratch.path(""));

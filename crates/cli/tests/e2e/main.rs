@@ -18,6 +18,7 @@ mod compile_again;
 mod concurrent;
 mod conform;
 mod contract;
+mod contract_change;
 mod crash;
 mod dataset;
 mod deploy;

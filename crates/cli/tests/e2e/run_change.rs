@@ -105,7 +105,7 @@ fn an_interrupted_run_goes_on_when_it_is_asked_to() {
 }
 
 /// Changes what the store says a run was agreed on.
-fn alter(actum: &Program, run: &str, change: impl FnOnce(&mut Map<String, Value>)) {
+pub(crate) fn alter(actum: &Program, run: &str, change: impl FnOnce(&mut Map<String, Value>)) {
     let store = Connection::open(actum.path(".actum/actum.db")).unwrap();
     let text: String = store
         .query_row("SELECT metadata FROM run_text WHERE n = (SELECT n FROM run WHERE id = ?1)", [run], |row| row.get(0))
@@ -251,7 +251,7 @@ fn what_was_agreed_on_is_altered_while_it_waits() {
 #[test]
 fn a_run_without_any_contract_gets_the_default_one() {
     let actum = one("echo ran >> lines");
-    let run = submit(&actum, &["--profile", "ci"]).remove(0);
+    let run = submit(&actum, &[]).remove(0);
     alter(&actum, &run, |fields| metadata::KEYS.iter().for_each(|key| drop(fields.remove(*key))));
     assert_eq!(status(&actum, &run)["governance"]["code"], "EXECUTION_CONTRACT_MISSING");
     work(&actum, std::slice::from_ref(&run));
