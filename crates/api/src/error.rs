@@ -68,6 +68,7 @@ pub const STORE_UNAVAILABLE: &str = "STORE_UNAVAILABLE";
 pub const STORE_UNUSABLE: &str = "STORE_UNUSABLE";
 pub const STORE_DAMAGED: &str = "STORE_DAMAGED";
 pub const LEDGER_DAMAGED: &str = "LEDGER_DAMAGED";
+pub const CLOCK_SKEW: &str = "CLOCK_SKEW";
 pub const KEY: &str = "KEY_UNUSABLE";
 pub const CHECK_FAILED: &str = "CHECK_FAILED";
 pub const PUBLISH_CONFLICT: &str = "PUBLISH_CONFLICT";
@@ -161,6 +162,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0304", KEY, (2, 400), "The signing key cannot be used",
         "The key file is unreadable, open to other users, or not an Ed25519 private key in PKCS#8 PEM.",
         "Restore the file, or move it away: a new key is made on the next use, and earlier signatures keep naming the old one."),
+    row("A0305", CLOCK_SKEW, (1, 503), "This machine's clock differs too much from the store's",
+        "The store's clock is the reference for the times that rules compare. This process's clock differs from it by more than 5 seconds, so it begins no run. Nothing was changed.",
+        "Set the machine's clock, for example by NTP, and repeat the command. `actum doctor` shows the difference."),
     row("A0401", PUBLISH_CONFLICT, (6, 409), "Somebody else changed the same paths",
         "Between the moment the workspace was frozen and now, a person or another run changed a path that is to be changed. Nothing was written; the result is kept. `details.paths` lists the paths.",
         "`actum diff ID` shows the kept result. Take your own change away and `actum apply ID` again, or drop the stage and start anew on the present state."),
@@ -305,6 +309,7 @@ mod tests {
             STORE_UNUSABLE,
             STORE_DAMAGED,
             LEDGER_DAMAGED,
+            CLOCK_SKEW,
             KEY,
             CHECK_FAILED,
             ARTIFACT_INCOMPATIBLE,

@@ -184,7 +184,7 @@ mod tests {
             reason: String::new(),
         };
         let append = |change: &Change| {
-            let submission = draft::read_value(change.document(), Timestamp::now());
+            let submission = draft::read_own(change.document());
             waiter.wait(store.append(submission)).unwrap();
         };
         assert_eq!(look_up(&*store, &waiter, &fresh.text).unwrap(), None);

@@ -125,8 +125,15 @@ impl From<JournalError> for Failure {
             JournalError::Damaged(_) => error::STORE_DAMAGED,
             JournalError::Tampered(_) => error::LEDGER_DAMAGED,
             JournalError::Unusable(_) => error::STORE_UNUSABLE,
+            JournalError::ClockSkew(_) => error::CLOCK_SKEW,
         };
-        Self::new(name, e.to_string())
+        let failure = Self::new(name, e.to_string());
+        match e {
+            JournalError::ClockSkew(_) => {
+                failure.hint("set this machine's clock, for example by NTP; `actum doctor` shows the difference")
+            }
+            _ => failure,
+        }
     }
 }
 

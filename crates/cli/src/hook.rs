@@ -261,7 +261,7 @@ impl Courier {
         let host = host_of(&webhook.url).unwrap_or_default();
         let document = webhook::document(webhook, Action::Disable, &host, "actum serve", why);
         // If it is there already somebody has written it, and was stopped before the next line.
-        self.waiter.wait(self.waiter.journal.append(draft::read_value(document, Timestamp::now())))?;
+        self.waiter.wait(self.waiter.journal.append(draft::read_own(document)))?;
         webhook.changes += 1;
         webhook.disabled = Some(why.to_owned());
         self.settle(webhook, 0, None)?;

@@ -11,7 +11,6 @@ use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use ed25519_dalek::{SigningKey, VerifyingKey};
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -80,7 +79,7 @@ impl Key {
             "id": id, "tenantId": open.tenant.as_str(), "module": "engine", "source": "actum", "type": TYPE,
             "payload": {"keyId": self.id(), "publicKey": self.public_pem()?, "place": open.place},
         });
-        open.waiter.wait(open.waiter.journal.append(draft::read_value(entry, Timestamp::now())))?;
+        open.waiter.wait(open.waiter.journal.append(draft::read_own(entry)))?;
         Ok(())
     }
 

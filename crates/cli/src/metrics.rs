@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use actum_contract::limit::RUN_CLOCK_SKEW_MAX_MS;
+use actum_engine::MeasuredClock;
 use actum_ledger::run::RunState;
 use actum_server::api::Line;
 use actum_store::Queue;
@@ -69,6 +71,7 @@ pub(crate) struct Facts {
     pub runs: BTreeMap<(RunState, Option<String>), u64>,
     pub queue: Option<Queue>,
     pub now_ms: i64,
+    pub clock: Option<MeasuredClock>,
 }
 
 #[derive(Default)]
@@ -109,6 +112,15 @@ pub(crate) fn text(facts: &Facts, requests: &Requests) -> String {
         text.one("actum_queue_oldest_seconds", "gauge", "How long ago the oldest of them was submitted.", age);
         text.one("actum_leases", "gauge", "Runs that a worker holds.", queue.leases);
         text.one("actum_leases_over", "gauge", "Runs whose worker was not heard of in time.", queue.leases_over);
+    }
+    if let Some(clock) = &facts.clock {
+        let seconds = |ms: i64| ms as f64 / 1_000.0;
+        let help = "How far this process's clock is ahead of the store's, which is the reference.";
+        text.one("actum_clock_skew_seconds", "gauge", help, seconds(clock.skew_ms));
+        let help = "The largest difference with which runs are executed.";
+        text.one("actum_clock_skew_max_seconds", "gauge", help, seconds(RUN_CLOCK_SKEW_MAX_MS));
+        let help = "How far the ledger's last entry is ahead of the store's clock.";
+        text.one("actum_ledger_ahead_seconds", "gauge", help, seconds(clock.log_ahead_ms()));
     }
     text.one("actum_store_up", "gauge", "Whether the store answered just now.", u8::from(facts.queue.is_some()));
     text.one(
@@ -172,6 +184,7 @@ mod tests {
             runs: BTreeMap::from([((RunState::Failed, Some("A\"B\\C\n".to_owned())), 3)]),
             queue: Some(Queue { queued: 2, oldest_ms: Some(500), leases: 1, leases_over: 0 }),
             now_ms: 2_000,
+            clock: None,
         };
         let shown = text(&facts, &requests);
         for line in [

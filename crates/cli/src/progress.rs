@@ -33,6 +33,7 @@ struct Board {
     levels: Vec<Vec<String>>,
     rows: BTreeMap<String, Row>,
     drawn: usize,
+    is_in_trouble: bool,
 }
 
 struct Row {
@@ -182,6 +183,21 @@ impl Watch for Progress {
         let good = verdict.code.is_none();
         let word = verdict.code.clone().unwrap_or_else(|| verdict.status.word().to_owned());
         self.update(run, |row| row.over = Some((good, word)));
+    }
+
+    fn trouble(&self, text: &str) {
+        // It is tried every moment, and said once.
+        let was = std::mem::replace(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner).is_in_trouble, true);
+        if self.style != Style::Nothing && !was {
+            note(&clean(&format!("takes no runs for now: {text}")));
+        }
+    }
+
+    fn recovered(&self) {
+        let was = std::mem::take(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner).is_in_trouble);
+        if self.style != Style::Nothing && was {
+            note("takes runs again");
+        }
     }
 
     fn remark(&self, run: &Run, text: &str) {

@@ -135,6 +135,15 @@ impl Project {
         }
     }
 
+    /// Whether there is a store to be opened, without making anything.
+    pub(crate) fn has_store(&self) -> bool {
+        match self.store.as_deref().map(Location::parse) {
+            Some(Ok(Location::Sqlite(path))) => path.exists(),
+            Some(_) => true,
+            None => self.root.join(".actum/actum.db").exists(),
+        }
+    }
+
     /// Opens the store. A file of an older version is brought up to date; a shared store is not, unless told to.
     pub(crate) async fn open(&self, out: &Out, migrate: bool) -> Result<Arc<dyn Store>, Failure> {
         if let Some(seat) = &self.seat {

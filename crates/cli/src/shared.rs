@@ -12,7 +12,6 @@ use actum_ledger::head::{Cause, Head, Move, entry_id, is_name, move_of};
 use actum_ledger::journal::Outcome;
 use actum_ledger::run::{Run, Written};
 use actum_workspace::{Change, Error, Rebased, TreePath, is_whole, rebase};
-use jiff::Timestamp;
 
 use crate::failure::Failure;
 use crate::run::Open;
@@ -174,7 +173,7 @@ impl Open {
 
     /// Writes a move down. False if somebody else has made the move of that number.
     fn append(&self, step: &Move) -> Result<bool, Failure> {
-        let submission = draft::read_value(step.document(), Timestamp::now());
+        let submission = draft::read_own(step.document());
         match self.waiter.wait(self.waiter.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(true),
             Outcome::Refused(refusal) if self.made(&step.workspace, step.n)?.is_none() => {

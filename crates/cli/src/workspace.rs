@@ -136,7 +136,7 @@ impl Ledger {
         if publication.changes.is_empty() {
             return Ok(());
         }
-        let submission = draft::read_value(entry(publication, &self.tenant), Timestamp::now());
+        let submission = draft::read_own(entry(publication, &self.tenant));
         let word = publication.cause.word();
         let outcome = self.waiter.wait(self.waiter.journal.append(submission)).map_err(|e| {
             let e = Failure::from(e);
@@ -167,7 +167,6 @@ impl Ledger {
             "module": "sandbox",
             "source": "actum",
             "type": "tool_execution",
-            "createdAt": format!("{:.3}", Timestamp::now()),
             "payload": {
                 "executionId": id,
                 "toolId": result["tool_id"],
@@ -177,7 +176,7 @@ impl Ledger {
                 "evidence": evidence.to_hex(),
             },
         });
-        let submission = draft::read_value(entry, Timestamp::now());
+        let submission = draft::read_own(entry);
         match self.waiter.wait(self.waiter.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
             Outcome::Refused(refusal) => {
@@ -196,7 +195,6 @@ pub(crate) fn entry(publication: &Publication, tenant: &Tenant) -> Value {
         "module": "workspace",
         "source": "actum",
         "type": "workspace_publication",
-        "createdAt": format!("{:.3}", timestamp(publication.at_ms)),
         "payload": {
             "publicationId": publication.id,
             "cause": publication.cause.word(),

@@ -22,6 +22,10 @@ pub const ENTRY_ID_BYTES_MAX: usize = 128;
 /// How far a producer's clock may run ahead of ours.
 pub const CLOCK_SKEW_MAX_SECONDS: i64 = 300;
 
+/// How far the clock of a process that executes runs may differ from the store's, which is the reference. Below half of
+/// the shortest lease, so that a lease means the same to both.
+pub const RUN_CLOCK_SKEW_MAX_MS: i64 = 5_000;
+
 /// Entries that one transaction of the store takes together, and their size; whichever is reached first.
 pub const BATCH_ENTRIES_MAX: usize = 256;
 pub const BATCH_BYTES_MAX: usize = 8 << 20;

@@ -9,7 +9,6 @@ use actum_kernel::{Event, GoverningContract, Phase, Status, Verdict, code};
 use actum_ledger::draft;
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::{NewRun, Run, RunState, Settle, Written};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -119,7 +118,8 @@ fn requeue(
     }
     let failed = run.state == RunState::Failed;
     let attempt = run.attempt + u64::from(failed);
-    let lineage = Lineage { snapshot_at: time(Timestamp::now()), snapshot: None, ..read.agreement.lineage.clone() };
+    let now = waiter.checked_time(&run.tenant)?;
+    let lineage = Lineage { snapshot_at: time(now), snapshot: None, ..read.agreement.lineage.clone() };
     let agreement = Agreement { lineage: lineage.clone(), ..read.agreement.clone() };
     let (mut events, mut entries) = (Vec::new(), Vec::new());
     let mut number = match contract.is_some() || read.attached.is_some() {
@@ -210,7 +210,8 @@ fn fork(
     if source.state == RunState::Running {
         return Err(ResumeError::State(source.state, "wait for it, or cancel it first"));
     }
-    let lineage = Lineage { snapshot_at: time(Timestamp::now()), snapshot: None, ..agreement.lineage.clone() };
+    let now = waiter.checked_time(&source.tenant)?;
+    let lineage = Lineage { snapshot_at: time(now), snapshot: None, ..agreement.lineage.clone() };
     let agreement = Agreement {
         lineage: lineage.clone(),
         fork_of: Some(fork_of),
@@ -293,7 +294,7 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done, entry: Option<Value>) -> Re
             outcome["undone"] = json!(true);
         }
     }
-    entries.extend(entry.map(|entry| draft::read_value(entry, Timestamp::now())));
+    entries.extend(entry.map(draft::read_own));
     let settle = Settle {
         tenant: run.tenant.clone(),
         run: run.id.clone(),

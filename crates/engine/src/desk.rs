@@ -6,7 +6,7 @@ use actum_kernel::{Desk, Event, Recorded, Why};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::journal::{JournalError, Work};
 use actum_ledger::run::{Commit, End, Held, NewEvent, Written};
-use jiff::Timestamp;
+
 use serde_json::Value;
 
 use crate::wait::Waiter;
@@ -187,7 +187,7 @@ impl Desk for Open<'_> {
     fn record_with(&self, event: Event, entry: Value) -> Recorded {
         // What was kept so far must not be lost with an entry that is refused.
         match self.pen.map_or(Ok(()), |pen| pen.write(&[], Vec::new(), None)) {
-            Ok(()) => self.put_down(event, vec![draft::read_value(entry, Timestamp::now())]),
+            Ok(()) => self.put_down(event, vec![draft::read_own(entry)]),
             Err(e) => came_of(&e),
         }
     }

@@ -255,12 +255,12 @@ impl Driver<'_> {
             let is_planned = read.agreement.dependencies.is_empty();
             if !is_planned {
                 // Only now is it known what it stands on.
-                let lineage = &mut read.agreement.lineage;
-                lineage.snapshot_at = time(Timestamp::now());
-                lineage.depends_on = vec![snapshot_id(&run.submission)];
+                read.agreement.lineage.depends_on = vec![snapshot_id(&run.submission)];
                 for (run_id, attempt, robot) in self.dependencies(run, &read.agreement)? {
                     read.agreement.lineage.depends_on.push(succeeded_id(&robot, &run_id, attempt));
                 }
+                // Later than all of them: the store's time, read after they were recorded.
+                read.agreement.lineage.snapshot_at = time(self.waiter.store_time(&run.tenant)?);
                 metadata = Some(agreement::write(&read.contract, &read.agreement));
             }
             let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
@@ -296,7 +296,7 @@ impl Driver<'_> {
     /// The stored contract is not one that this worker can or may execute. Visible everywhere, and nothing was done.
     fn refuse(&self, run: &Run, pen: &Pen, bad: &BadAgreement) -> Result<(), NotWritten> {
         let verdict = Verdict { retryable: false, ..Verdict::ended(Status::Failure, bad.code(), bad.to_string()) };
-        let lineage = lineage_of(&run.metadata);
+        let lineage = lineage_of(run, self.waiter.store_time(&run.tenant)?);
         let hash = hash_of(&run.metadata);
         let about = About { run, attempt: run.attempt, lineage: &lineage, contract_hash: &hash, external: false };
         let error = json!({"code": bad.code(), "message": bad.to_string(), "details": bad.details()});
@@ -335,9 +335,8 @@ impl Driver<'_> {
             "status": verdict.status, "receiptId": finished.outcome["result"]["receipt_id"],
             "outputHash": finished.outcome["result"]["output_hash"],
         });
-        let now = Timestamp::now();
         let mut entries = vec![about.ended(verdict, result)];
-        entries.extend(finished.entries.into_iter().map(|entry| draft::read_value(entry, now)));
+        entries.extend(finished.entries.into_iter().map(draft::read_own));
         let admitted = verdict.status == Status::Success && !verdict.kept;
         let capsule = finished.outcome["capsule"].as_str().filter(|_| admitted).map(ToOwned::to_owned);
         let end = End { state, outcome: Some(finished.outcome.to_string()), capsule };
@@ -427,11 +426,11 @@ fn outcome_without_receipt(verdict: &Verdict, state: &State) -> Value {
     })
 }
 
-fn lineage_of(metadata: &str) -> Lineage {
-    let value: Value = serde_json::from_str(metadata).unwrap_or(Value::Null);
+fn lineage_of(run: &Run, now: Timestamp) -> Lineage {
+    let value: Value = serde_json::from_str(&run.metadata).unwrap_or(Value::Null);
     serde_json::from_value(value["lineage"].clone()).unwrap_or_else(|_| Lineage {
-        depends_on: Vec::new(),
-        snapshot_at: time(Timestamp::now()),
+        depends_on: vec![snapshot_id(&run.submission)],
+        snapshot_at: time(now),
         snapshot: None,
     })
 }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::agreement::{Lineage, RecordedContract, Submitter};
 
-/// A time as it is written.
+/// A time as it is written: as exact as the store's own times, which it is compared with.
 pub(crate) fn time(at: Timestamp) -> String {
-    format!("{at:.3}")
+    actum_ledger::time::format(at)
 }
 
 /// Who and what an event is about.
@@ -30,7 +30,6 @@ pub(crate) struct About<'a> {
 
 impl About<'_> {
     fn event(&self, state: State, coherence: &str, extra: Value) -> Submission {
-        let now = Timestamp::now();
         let mut payload = json!({
             "executionId": self.run.id, "workflowVersion": "v1", "agentVersion": "v1", "executionContractVersion": "v1",
             "attempt": self.attempt, "target": self.run.item, "action": "run",
@@ -42,10 +41,11 @@ impl About<'_> {
         }
         let entry = json!({
             "tenantId": self.run.tenant.as_str(), "robotId": self.run.robot, "module": MODULE, "source": MODULE,
-            "type": "execution_event", "state": state.word(), "createdAt": time(now),
+            "type": "execution_event", "state": state.word(),
             "payload": payload, "lineage": {"dependsOnLedgerIds": self.lineage.depends_on},
         });
-        draft::read_value(entry, now)
+        // The store gives it its time: no clock of ours can contradict another one.
+        draft::read_own(entry)
     }
 
     pub(crate) fn planned(&self) -> Submission {
@@ -122,7 +122,7 @@ pub(crate) fn snapshot(
             "contract": RecordedContract::of(agreed.contract), "submittedBy": agreed.by,
         },
     });
-    draft::read_value(entry, Timestamp::now())
+    draft::read_own(entry)
 }
 
 /// The contract of a run was changed: by an override, or because it had none. `number` counts the changes of the run from 1.
@@ -132,16 +132,15 @@ pub(crate) fn contract_change(
     (from, to): (Option<&Contract>, &Contract),
     by: Option<&Submitter>,
 ) -> Submission {
-    let now = Timestamp::now();
     let entry = json!({
         "id": contract_change_id(&run.id, number), "tenantId": run.tenant.as_str(), "robotId": run.robot,
-        "module": "contract", "source": "actum", "type": "contract_change", "createdAt": time(now),
+        "module": "contract", "source": "actum", "type": "contract_change",
         "payload": {
             "executionId": run.id, "attempt": run.attempt, "afterEvents": run.version,
             "from": from.map(RecordedContract::of), "to": RecordedContract::of(to), "by": by,
         },
     });
-    draft::read_value(entry, now)
+    draft::read_own(entry)
 }
 
 pub(crate) fn contract_change_id(run: &str, number: u64) -> String {

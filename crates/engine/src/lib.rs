@@ -23,5 +23,5 @@ pub use drive::{CRASH_POINTS, NoHands, Workshop, rehearse};
 pub use gate::{Governed, govern};
 pub use history::{events_of, full_history, state_of};
 pub use submit::{SubmitError, Submitted, Wanted, submit};
-pub use wait::Waiter;
+pub use wait::{MeasuredClock, Waiter};
 pub use worker::{Engine, Settings, Watch};

@@ -56,7 +56,7 @@ pub enum SubmitError {
 
 pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError> {
     let Wanted { tenant, place, workspace, shared, tree, contract, items, draft, by, trace, once } = wanted;
-    let now = Timestamp::now();
+    let now = waiter.checked_time(&tenant)?;
     let order: Vec<String> = items.iter().map(|(item, _)| item.id.clone()).collect();
     let (submission, before) = match once {
         None => (Uuid::now_v7().to_string(), None),

@@ -2,10 +2,47 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
-use actum_ledger::journal::{Journal, JournalError, Work};
+use actum_contract::id::Tenant;
+use actum_contract::limit::RUN_CLOCK_SKEW_MAX_MS;
+use actum_ledger::journal::{Journal, JournalError, StoreTime, Work};
 use actum_ledger::run::Runs;
+use jiff::{SignedDuration, Timestamp};
 use tokio::runtime::{Builder, Runtime};
+
+/// This process's clock, measured against the store's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeasuredClock {
+    /// The time of the store: the reference for all that rules compare.
+    pub store: StoreTime,
+    /// How far this process is ahead of the store's clock; negative if it is behind.
+    pub skew_ms: i64,
+    /// What the measurement cannot tell: half of the time it took.
+    pub uncertainty_ms: i64,
+}
+
+impl MeasuredClock {
+    /// How far the ledger's last entry is ahead of the store's own clock: that went back since.
+    pub fn log_ahead_ms(&self) -> i64 {
+        let ahead = self.store.last.map_or(SignedDuration::ZERO, |last| last.duration_since(self.store.clock));
+        i64::try_from(ahead.as_millis()).unwrap_or(i64::MAX).max(0)
+    }
+
+    /// Fails if this process must not execute runs: its clock is certainly further from the store's than the bound.
+    pub fn check(&self) -> Result<(), JournalError> {
+        if self.skew_ms.saturating_abs().saturating_sub(self.uncertainty_ms) <= RUN_CLOCK_SKEW_MAX_MS {
+            return Ok(());
+        }
+        let direction = if self.skew_ms > 0 { "ahead of" } else { "behind" };
+        let seconds = |ms: i64| SignedDuration::from_millis(ms.saturating_abs());
+        Err(JournalError::ClockSkew(format!(
+            "the clock of this process is {:#} {direction} the store's; runs are executed within {:#}",
+            seconds(self.skew_ms),
+            seconds(RUN_CLOCK_SKEW_MAX_MS)
+        )))
+    }
+}
 
 /// The store, asked from threads.
 #[derive(Clone)]
@@ -29,6 +66,29 @@ impl Waiter {
 
     pub fn new(runtime: Arc<Runtime>, runs: Arc<dyn Runs>, journal: Arc<dyn Journal>) -> Self {
         Self { runtime, runs, journal }
+    }
+
+    /// Measures the clock of this process against the store's.
+    pub fn measure_clock(&self, tenant: &Tenant) -> Result<MeasuredClock, JournalError> {
+        let (before, began) = (Timestamp::now(), Instant::now());
+        let store = self.wait(self.journal.time(tenant))?;
+        let half = began.elapsed() / 2;
+        let ours = before.saturating_add(half).unwrap_or(before);
+        let ms = |span: SignedDuration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        let uncertainty_ms = i64::try_from(half.as_millis()).unwrap_or(i64::MAX);
+        Ok(MeasuredClock { store, skew_ms: ms(ours.duration_since(store.clock)), uncertainty_ms })
+    }
+
+    /// Returns the store's time. Fails if the clock of this process is too far from it to execute runs.
+    pub fn checked_time(&self, tenant: &Tenant) -> Result<Timestamp, JournalError> {
+        let measured = self.measure_clock(tenant)?;
+        measured.check()?;
+        Ok(measured.store.now())
+    }
+
+    /// Returns the store's time.
+    pub fn store_time(&self, tenant: &Tenant) -> Result<Timestamp, JournalError> {
+        Ok(self.wait(self.journal.time(tenant))?.now())
     }
 
     /// The same for what cannot fail.

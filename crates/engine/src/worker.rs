@@ -43,8 +43,10 @@ pub trait Watch: Send + Sync {
     fn lost(&self, _run: &Run) {}
     /// It went back into the queue, for others.
     fn handed_back(&self, _run: &Run) {}
-    /// The store does not answer; what was meant is tried again.
+    /// No runs are claimed for now: the store does not answer, or this process must not execute any. It is tried again.
     fn trouble(&self, _text: &str) {}
+    /// Runs are claimed again.
+    fn recovered(&self) {}
 }
 
 /// How often the store is asked whether somebody wants a run to stop: well within a second.
@@ -59,10 +61,13 @@ const OVER_PAGE: usize = 1_000;
 /// How long runs that end together are waited for before others are taken in their place.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// Workers that are gone, and when that was last looked into.
-struct Dead {
+/// What was found when the worker last looked around.
+struct Surroundings {
     swept: Option<Instant>,
+    /// Workers that are gone.
     gone: Vec<String>,
+    /// Why this process must not begin runs, if so.
+    may_claim: Result<(), JournalError>,
 }
 
 pub struct Engine {
@@ -174,9 +179,14 @@ impl Engine {
     }
 
     fn dispatch(&self, sender: &Sender<Run>) -> Result<(), JournalError> {
-        let mut dead = Dead { swept: None, gone: Vec::new() };
+        let mut around = Surroundings { swept: None, gone: Vec::new(), may_claim: Ok(()) };
+        let mut is_in_trouble = false;
         while !self.interrupted.load(Ordering::SeqCst) {
-            match self.dispatch_some(sender, &mut dead) {
+            let dispatched = self.dispatch_some(sender, &mut around);
+            if std::mem::replace(&mut is_in_trouble, dispatched.is_err()) && dispatched.is_ok() {
+                self.watch.recovered();
+            }
+            match dispatched {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 // Somebody waits for the one, and is told; a worker goes on when the store does.
@@ -192,17 +202,18 @@ impl Engine {
     }
 
     /// Hands out what can be had now, or waits a moment for it. True if there is nothing more to wait for.
-    fn dispatch_some(&self, sender: &Sender<Run>, dead: &mut Dead) -> Result<bool, JournalError> {
-        if dead.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
+    fn dispatch_some(&self, sender: &Sender<Run>, around: &mut Surroundings) -> Result<bool, JournalError> {
+        if around.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
             self.sweep()?;
-            *dead = Dead { swept: Some(Instant::now()), gone: self.workshop.gone() };
+            *around =
+                Surroundings { swept: Some(Instant::now()), gone: self.workshop.gone(), may_claim: self.may_claim() };
         }
-        let free = self.gather();
-        let claimed = if free > 0 { self.claim(free, &dead.gone)? } else { Vec::new() };
+        let free = if around.may_claim.is_ok() { self.gather() } else { 0 };
+        let claimed = if free > 0 { self.claim(free, &around.gone)? } else { Vec::new() };
         let nothing = claimed.is_empty();
         // Whoever asked for more than there was has got all that the dead had left.
-        if claimed.len() < free && self.settings.submission.is_none() && !dead.gone.is_empty() {
-            self.workshop.forget(&std::mem::take(&mut dead.gone));
+        if claimed.len() < free && self.settings.submission.is_none() && !around.gone.is_empty() {
+            self.workshop.forget(&std::mem::take(&mut around.gone));
         }
         for run in claimed {
             let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
@@ -222,10 +233,20 @@ impl Engine {
             }
         }
         let busy = locked(&self.busy);
+        let is_idle = *busy == 0;
         if nothing || *busy >= self.settings.jobs {
             drop(self.freed.wait_timeout(busy, ASK_EVERY));
         }
-        Ok(false)
+        // What is under way goes on: its times are the store's. `actum run` reports why it takes no more once that is over.
+        match &around.may_claim {
+            Err(e) if is_idle || self.settings.submission.is_none() => Err(e.clone()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether this process may begin runs.
+    fn may_claim(&self) -> Result<(), JournalError> {
+        self.waiter.checked_time(&self.workshop.tenant()).map(drop)
     }
 
     /// How many runs can be taken. A claim costs the same for one as for many, so a moment is waited for more to end.

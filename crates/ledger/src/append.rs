@@ -10,7 +10,8 @@ use std::sync::Arc;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
-use jiff::Timestamp;
+use actum_contract::limit;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::access::Token;
@@ -55,6 +56,8 @@ pub type ExecutionKey = (String, String);
 #[derive(Debug, Default)]
 struct Pages {
     log: Log,
+    /// When the last entry was recorded.
+    recorded: Option<Timestamp>,
     entries: HashMap<String, Known>,
     executions: HashMap<ExecutionKey, Last>,
 }
@@ -102,6 +105,12 @@ pub enum Decision {
 impl Book {
     pub fn learn_log(&mut self, tenant: &Tenant, log: Log) {
         self.pages(tenant).log = log;
+    }
+
+    /// When the last entry of a log was recorded: the next one is not recorded before that.
+    pub fn learn_recorded(&mut self, tenant: &Tenant, at: Timestamp) {
+        let pages = self.pages(tenant);
+        pages.recorded = pages.recorded.max(Some(at));
     }
 
     pub fn learn_entry(&mut self, tenant: &Tenant, id: String, known: Known) {
@@ -160,6 +169,9 @@ impl Book {
                 Some(refusal) => Decision::Refuse(refusal),
             };
         }
+        if let Err(refusal) = check_time(draft, pages.time(now.at)) {
+            return Decision::Refuse(refusal);
+        }
         let checked = check_lineage(draft, pages).and_then(|()| check_change(draft, pages));
         if let Err(refusal) = checked.and_then(|()| check_event(draft, pages)).and_then(|()| self.check_token(draft)) {
             return Decision::Refuse(refusal);
@@ -190,7 +202,23 @@ impl Book {
 }
 
 impl Pages {
+    /// The time of the log: never before that of its last entry.
+    fn time(&self, clock: Timestamp) -> Timestamp {
+        self.recorded.map_or(clock, |last| last.max(clock))
+    }
+
+    /// When a draft is recorded. An event that leaves its time to the store is not created before its snapshot.
+    fn moment(&self, draft: &Draft, clock: &Moment) -> Moment {
+        let mut at = self.time(clock.at);
+        if let (Some(event), None) = (&draft.event, &draft.created_at) {
+            at = at.max(ceil_to_microsecond(event.snapshot_at));
+        }
+        if at == clock.at { clock.clone() } else { Moment::new(at) }
+    }
+
     fn append(&mut self, draft: &Draft, fresh_id: impl FnOnce() -> String, now: &Moment) -> Appended {
+        let now = &self.moment(draft, now);
+        self.recorded = Some(now.at);
         let id = draft.id.clone().unwrap_or_else(fresh_id);
         let seq = self.log.frontier.size();
         let body = Arc::new(seal(draft, Seal { id: &id, seq, prev: self.log.head, recorded: now }));
@@ -256,6 +284,24 @@ pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
         supersedes: draft.supersedes,
         nodes,
     })
+}
+
+fn ceil_to_microsecond(at: Timestamp) -> Timestamp {
+    let floor = Moment::new(at).at;
+    if floor == at { at } else { floor.saturating_add(SignedDuration::from_micros(1)).unwrap_or(at) }
+}
+
+/// An event that leaves its time to the store brings none by its snapshot: a log does not follow a clock that is far ahead.
+fn check_time(draft: &Draft, now: Timestamp) -> Result<(), Refusal> {
+    let (Some(event), None) = (&draft.event, &draft.created_at) else { return Ok(()) };
+    let max = SignedDuration::from_secs(limit::CLOCK_SKEW_MAX_SECONDS);
+    match event.snapshot_at.duration_since(now) > max {
+        false => Ok(()),
+        true => {
+            let why = format!("is more than {} seconds in the future", limit::CLOCK_SKEW_MAX_SECONDS);
+            Err(Refusal::validation(vec![Violation::new("payload.snapshotAt", why)]))
+        }
+    }
 }
 
 /// Every dependency exists for the tenant and, for an event, was created at or before its snapshot.

@@ -89,8 +89,25 @@ pub fn read(text: &[u8], now: Timestamp) -> Submission {
     }
 }
 
-/// Reads a document that is a value already: our own, or one that was recorded.
+/// Reads a document that is a value already, or one that was recorded.
 pub fn read_value(value: Value, now: Timestamp) -> Submission {
+    read_of(value, &Clock::Producer { now })
+}
+
+/// Reads a document of Actum's own. The store gives it its time, also if it is an execution event.
+pub fn read_own(value: Value) -> Submission {
+    read_of(value, &Clock::Store)
+}
+
+/// Whose clock gives an entry its `createdAt`.
+enum Clock {
+    /// The producer's; it may not be far ahead of `now`. Entries of other types than events may leave it out.
+    Producer { now: Timestamp },
+    /// The store's, unless the entry brings one.
+    Store,
+}
+
+fn read_of(value: Value, clock: &Clock) -> Submission {
     let mut violations = Vec::new();
     let draft = match &value {
         // What is nested deeper could not be read back.
@@ -98,7 +115,7 @@ pub fn read_value(value: Value, now: Timestamp) -> Submission {
             violations.push(Violation::new("", format!("nested deeper than {} levels", limit::JSON_DEPTH_MAX)));
             None
         }
-        Value::Object(object) => read_object(object, now, &mut violations),
+        Value::Object(object) => read_object(object, clock, &mut violations),
         _ => {
             violations.push(Violation::new("", "must be an object"));
             None
@@ -133,7 +150,7 @@ fn reject(tenant: Option<Tenant>, violations: Vec<Violation>, text: &[u8]) -> Su
     Submission::Rejected(Box::new(Rejection { tenant, refusal: Refusal::validation(violations), document }))
 }
 
-fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec<Violation>) -> Option<Draft> {
+fn read_object(object: &Map<String, Value>, clock: &Clock, violations: &mut Vec<Violation>) -> Option<Draft> {
     let mut top = Fields { object, prefix: "", violations };
     for key in object.keys().filter(|k| !TOP.contains(&k.as_str())) {
         top.note(key, "is not a field of an entry; put it into payload");
@@ -142,11 +159,11 @@ fn read_object(object: &Map<String, Value>, now: Timestamp, violations: &mut Vec
     let kind = top.text("type");
     let is_event = kind == Some(event::TYPE);
     let created_at = match top.get("createdAt") {
-        None if !is_event => None,
+        None if !is_event || matches!(clock, Clock::Store) => None,
         _ => top.timestamp("createdAt"),
     };
-    if let Some((_, at)) = created_at
-        && at > now.saturating_add(SignedDuration::from_secs(limit::CLOCK_SKEW_MAX_SECONDS)).unwrap_or(now)
+    if let (Some((_, at)), Clock::Producer { now }) = (&created_at, clock)
+        && *at > now.saturating_add(SignedDuration::from_secs(limit::CLOCK_SKEW_MAX_SECONDS)).unwrap_or(*now)
     {
         top.note("createdAt", format!("lies more than {} seconds in the future", limit::CLOCK_SKEW_MAX_SECONDS));
     }

@@ -5,11 +5,12 @@
 
 use actum_contract::canon;
 use actum_contract::digest::Digest;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::draft::Draft;
 use crate::merkle;
-use crate::time::Moment;
+use crate::time::{self, Moment};
 
 /// Version of the stored form. Readers accept this and older ones; writers write this.
 pub const FORMAT: u64 = 1;
@@ -81,6 +82,15 @@ pub fn seal(draft: &Draft, seal: Seal<'_>) -> Vec<u8> {
     text_member(&mut out, "type", &draft.kind);
     out.push(b'}');
     out
+}
+
+/// When a stored entry was recorded, without opening all of it. Within strings quotes are escaped, and canonical order puts
+/// the member behind the payload: the last match is the member itself.
+pub fn recorded_at(body: &[u8]) -> Option<Timestamp> {
+    const MEMBER: &[u8] = b"\"recordedAt\":\"";
+    let start = body.windows(MEMBER.len()).rposition(|part| part == MEMBER)? + MEMBER.len();
+    let text = body.get(start..)?.split(|byte| *byte == b'"').next()?;
+    time::parse(std::str::from_utf8(text).ok()?).ok()
 }
 
 fn text_member(out: &mut Vec<u8>, key: &str, value: &str) {

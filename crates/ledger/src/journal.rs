@@ -31,6 +31,9 @@ pub trait Journal: Send + Sync {
 
     fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log>;
 
+    /// The time of the store, which is the reference for all that rules compare.
+    fn time<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, StoreTime>;
+
     /// Hashes of complete subtrees, in the order asked for.
     fn nodes<'a>(&'a self, tenant: &'a Tenant, nodes: &'a [Node]) -> Work<'a, Vec<Digest>>;
 
@@ -56,6 +59,22 @@ pub trait Journal: Send + Sync {
     /// itself a journal may show an entry a moment before it is.
     fn settled(&self) -> Work<'_, ()> {
         Box::pin(async { Ok(()) })
+    }
+}
+
+/// The time of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreTime {
+    /// The clock of the database, or of the file system that holds it.
+    pub clock: Timestamp,
+    /// When the tenant's last entry was recorded.
+    pub last: Option<Timestamp>,
+}
+
+impl StoreTime {
+    /// The time that the next entry would get: never before the last one.
+    pub fn now(&self) -> Timestamp {
+        self.last.map_or(self.clock, |last| last.max(self.clock))
     }
 }
 
@@ -106,6 +125,9 @@ pub enum JournalError {
     /// The journal is not what was recorded.
     #[error(transparent)]
     Tampered(Box<Bad>),
+    /// The clock of this process is too far from the store's, which is the reference.
+    #[error("{0}")]
+    ClockSkew(String),
     /// The database was made by a newer program, or is no store at all.
     #[error("{0}")]
     Unusable(String),

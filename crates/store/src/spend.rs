@@ -12,7 +12,6 @@ use actum_ledger::spend::{
     RetryClass, Scope, Settle, Step, document_of_authorization, document_of_overrun, document_of_reconciliation,
     document_of_revocation,
 };
-use jiff::Timestamp;
 
 use crate::request::{keys, texts};
 
@@ -50,11 +49,11 @@ impl SpendRequest {
     pub(crate) fn authorize(new: Authorization, actor: &str, why: &str) -> Result<Self, JournalError> {
         let document = document_of_authorization(&new, actor, &plain(why));
         keys(&new.within)?;
-        Ok(Self::Authorize { new: Box::new(new), entry: draft::read_value(document, Timestamp::now()) })
+        Ok(Self::Authorize { new: Box::new(new), entry: draft::read_own(document) })
     }
 
     pub(crate) fn revoke(tenant: &Tenant, id: &str, actor: &str, why: &str) -> Result<Self, JournalError> {
-        let entry = draft::read_value(document_of_revocation(tenant, id, actor, &plain(why)), Timestamp::now());
+        let entry = draft::read_own(document_of_revocation(tenant, id, actor, &plain(why)));
         let (tenant, id) = (tenant.clone(), id.to_owned());
         keys([&id])?;
         Ok(Self::Revoke { tenant, id, entry })
@@ -190,7 +189,7 @@ fn own_entry(purse: &Purse, settle: &Settle, held: &Held) -> Option<Submission> 
         _ if committed > before.amount => document_of_overrun(before, committed),
         _ => return None,
     };
-    Some(draft::read_value(document, Timestamp::now()))
+    Some(draft::read_own(document))
 }
 
 /// Why somebody did something, as it can be kept: money must not stay held for the sake of a long message.

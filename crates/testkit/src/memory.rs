@@ -10,10 +10,10 @@ use actum_ledger::access::{Access, KEPT_BYTES_MAX, Kept, Token, forgotten_before
 use actum_ledger::append::{Appended, Book, Decision, Log};
 use actum_ledger::coherence::{Dependency, Found};
 use actum_ledger::draft::{Rejection, Submission};
-use actum_ledger::entry::Entry;
+use actum_ledger::entry::{Entry, recorded_at};
 use actum_ledger::event::State;
 use actum_ledger::head::{self, Heads};
-use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
+use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, StoreTime, Work};
 use actum_ledger::merkle::{Node, join};
 use actum_ledger::pointer::{Pointed, Pointers};
 use actum_ledger::registry::{Head, Item, Kind, Registry, Status};
@@ -237,6 +237,11 @@ impl Journal for Memory {
 
     fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log> {
         self.with(|s| s.book.logs().find(|(t, _)| *t == tenant).map(|(_, log)| log.clone()).unwrap_or_default())
+    }
+
+    fn time<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, StoreTime> {
+        let clock = Timestamp::try_from(std::time::SystemTime::now()).expect("a time");
+        self.with(|s| StoreTime { clock, last: s.of(tenant).last().and_then(|entry| recorded_at(&entry.body)) })
     }
 
     fn nodes<'a>(&'a self, tenant: &'a Tenant, nodes: &'a [Node]) -> Work<'a, Vec<Digest>> {

@@ -269,20 +269,20 @@ async fn fencing(store: &Both) {
 async fn leases_and_dead_owners(store: &Both) {
     store.submitted(vec![new_run("lease", "r-1"), new_run("lease", "r-2"), new_run("lease", "r-3")]).await;
     let by = |owner: &str, lease_ms| Claim { owner: owner.into(), lease_ms, ..claim_of("lease", 1) };
-    let first = store.claim(by("a", LONG_MS)).await;
-    let second = store.claim(by("b", LONG_MS)).await;
+    let first = store.claim(by("b", LONG_MS)).await;
+    let second = store.claim(by("a", 1)).await;
     assert_eq!((ids(&first), ids(&second)), (vec!["r-1"], vec!["r-2"]));
-    // Renewed for a moment only.
-    store.runs.renew("a".into(), 1, vec![held(&first[0])]).await.expect("an answer");
+    // The end of a lease never goes back.
+    store.runs.renew("b".into(), 1, vec![held(&first[0])]).await.expect("an answer");
     std::thread::sleep(Duration::from_millis(20));
     // One whose lease is over stands in line with what is queued, by its age.
     let both = store.claim(Claim { runs_max: 9, ..by("c", LONG_MS) }).await;
-    assert_eq!(ids(&both), ["r-1", "r-3"]);
+    assert_eq!(ids(&both), ["r-2", "r-3"]);
     assert_eq!(both.iter().map(|run| run.epoch).collect::<Vec<_>>(), [2, 1]);
     assert!(store.claim(by("d", LONG_MS)).await.is_empty());
     let dead = Claim { dead: vec!["nobody".into(), "b".into()], runs_max: 9, ..by("d", 0) };
     let taken = store.claim(dead).await;
-    assert_eq!((ids(&taken), taken[0].epoch, taken[0].owner.as_deref()), (vec!["r-2"], 2, Some("d")));
+    assert_eq!((ids(&taken), taken[0].epoch, taken[0].owner.as_deref()), (vec!["r-1"], 2, Some("d")));
     // A lease that is renewed in time is not over; nor is one renewed by somebody who has lost the run.
     let renewed = store.runs.renew("d".into(), LONG_MS, vec![held(&second[0]), held(&taken[0]), held(&first[0])]);
     let renewed = renewed.await.expect("an answer");

@@ -66,6 +66,11 @@ const NEEDS: &[Need] = &[
         present: || program::succeeds(Command::new("openssl").arg("version")),
         source: Source::System("openssl"),
     },
+    Need {
+        name: "libfaketime",
+        present: || Path::new("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1").exists(),
+        source: Source::System("libfaketime"),
+    },
     Need { name: "verifiers of others", present: Verifiers::are_installed, source: Source::Folder(Verifiers::install) },
     Need { name: "MCP servers of others", present: Servers::are_installed, source: Source::Folder(Servers::install) },
     Need { name: "schemathesis", present: Schemathesis::is_installed, source: Source::Folder(Schemathesis::install) },

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use actum_api::error;
 use actum_contract::canon::{self, Flaw};
@@ -21,6 +22,7 @@ use tokio::sync::mpsc;
 use super::Ended;
 use crate::failure::{Failure, Place};
 use crate::ui::{self, Out};
+use crate::workspace::LOCAL_TENANT;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  actum ledger append event.json\n  producer | actum ledger append --json -")]
@@ -44,6 +46,9 @@ struct Piece {
 impl Append {
     /// `own`: whose entries these have to be, if not anybody's.
     pub(crate) async fn run(self, store: &Arc<dyn Store>, own: Option<&Tenant>, out: &mut Out) -> Ended {
+        let local = Tenant::new(LOCAL_TENANT).map_err(|e| Failure::new(error::INTERNAL, e.to_string()))?;
+        let (began_at, began) = (store.time(own.unwrap_or(&local)).await?.clock, Instant::now());
+        let now = || began_at.saturating_add(began.elapsed()).unwrap_or(began_at);
         let name = if self.file.as_os_str() == "-" { "stdin".to_owned() } else { self.file.display().to_string() };
         let input: Box<dyn BufRead + Send> = match self.file.as_os_str() == "-" {
             true if ui::stdin_is_terminal() => {
@@ -71,7 +76,7 @@ impl Append {
                     Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
                     Some(Ok(piece)) => {
                         let (line, text) = (piece.line, piece.text.clone());
-                        let submission = of_nobodys_run(of_tenant(piece.submission(), own, &text), store, &text).await?;
+                        let submission = of_nobodys_run(of_tenant(piece.submission(now()), own, &text), store, &text).await?;
                         bytes += submission.bytes();
                         let place = place_of(&submission, &name, line, &text);
                         let (size, work) = (submission.bytes(), store.append(submission));
@@ -159,7 +164,8 @@ fn open(path: &Path) -> Result<std::fs::File, Failure> {
 }
 
 impl Piece {
-    fn submission(self) -> Submission {
+    /// `now` is the store's time: what a producer dates far ahead of it is refused.
+    fn submission(self, now: Timestamp) -> Submission {
         let mut submission = if self.bytes > EVENT_BYTES_MAX {
             let message = format!("entry of {} bytes is larger than {EVENT_BYTES_MAX}", self.bytes);
             let refusal = Refusal::validation(vec![Violation::at(message, 1, EVENT_BYTES_MAX + 1)]);
@@ -167,7 +173,7 @@ impl Piece {
             document.truncate(actum_contract::limit::DEAD_LETTER_BYTES_MAX);
             Submission::Rejected(Box::new(Rejection { tenant: None, refusal, document }))
         } else {
-            draft::read(&self.text, Timestamp::now())
+            draft::read(&self.text, now)
         };
         // Positions count from the beginning of the stream, not of the document.
         if let Submission::Rejected(rejection) = &mut submission {

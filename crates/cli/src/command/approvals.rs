@@ -5,7 +5,7 @@ use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
 use actum_ledger::spend::REASON_BYTES_MAX;
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
+
 use serde_json::{Value, json};
 
 use super::Ended;
@@ -113,7 +113,7 @@ fn record(open: &Open, decided: &Value) -> Result<(), Failure> {
         "id": id, "tenantId": open.tenant.as_str(), "module": "approvals", "source": "actum", "type": TYPE,
         "payload": payload,
     });
-    match open.waiter.wait(open.waiter.journal.append(draft::read_value(entry, Timestamp::now())))? {
+    match open.waiter.wait(open.waiter.journal.append(draft::read_own(entry)))? {
         Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
         Outcome::Refused(refusal) => Err(Failure::new(refusal.code.name(), refusal.message)),
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
+use actum_contract::limit::RUN_CLOCK_SKEW_MAX_MS;
 use actum_sandbox::{Ended, Unavailable, Wall, Way};
 use actum_workspace::{Mode, is_publishing_possible, is_reflink_possible};
 use clap::Args;
@@ -12,6 +13,7 @@ use crate::args::Global;
 use crate::contents;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
 use crate::ui::{Out, table};
 
 #[derive(Debug, Args)]
@@ -57,9 +59,10 @@ impl Doctor {
         let walls = walls(&scratch.0);
         let sandbox: Vec<Value> = walls.iter().map(shown).collect();
         let contents = contents(&project);
+        let clock = clock(&project, out);
         let all = json!({
             "staging": {"chosen": best, "modes": modes}, "publishing": shown(&publishing),
-            "blobs": shown(&contents),
+            "blobs": shown(&contents), "clock": shown(&clock),
             "sandbox": {"available": walls.iter().all(|wall| wall.ok), "walls": sandbox},
         });
         out.result(&all, || {
@@ -74,12 +77,13 @@ impl Doctor {
             let mut rows: Vec<_> = findings.iter().map(row).collect();
             rows.push(row(&publishing));
             rows.push(row(&contents));
+            rows.push(row(&clock));
             let cells: Vec<_> = walls.iter().map(row).collect();
             format!("{}\n\n{}", table(&["STAGING", "", "FOUND"], &rows), table(&["SANDBOX", "", "ENFORCED BY"], &cells))
         });
         for finding in findings
             .iter()
-            .chain([&publishing, &contents])
+            .chain([&publishing, &contents, &clock])
             .chain(&walls)
             .filter(|finding| !finding.ok || finding.improvable)
         {
@@ -154,6 +158,33 @@ fn contents(project: &Project) -> Finding {
             Finding { name, ok: false, improvable: false, detail: e.to_string(), remedy: Some(remedy) }
         }
     }
+}
+
+/// The clock of this process against the store's. Makes no store where there is none.
+fn clock(project: &Project, out: &Out) -> Finding {
+    let name = "clock";
+    let fine = |detail: String| Finding { name, ok: true, improvable: false, detail, remedy: None };
+    let bad = |detail: String, remedy: Option<String>| Finding { name, ok: false, improvable: false, detail, remedy };
+    if !project.has_store() {
+        return fine("there is no store yet to compare it with".to_owned());
+    }
+    let measured = Open::new(Project::at(project), out)
+        .and_then(|open| open.waiter.measure_clock(&open.tenant).map_err(Failure::from));
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(e) => return bad(format!("the store does not answer: {}", e.message), e.hint),
+    };
+    if let Err(e) = measured.check() {
+        let remedy = "a clock within 5 s of the store's: set it, for example by NTP".to_owned();
+        return bad(e.to_string(), Some(remedy));
+    }
+    let ahead = match measured.log_ahead_ms() {
+        ms if ms > RUN_CLOCK_SKEW_MAX_MS => {
+            format!("; the ledger's last entry is {} s ahead: new entries continue from its time", ms / 1_000)
+        }
+        _ => String::new(),
+    };
+    fine(format!("{} ms from the store's{ahead}", measured.skew_ms))
 }
 
 /// What a real cell says of its walls. One is built for it, and `true` is run in it.

@@ -58,6 +58,7 @@ impl Resume {
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
         let row = open.run(&self.run)?;
+        open.waiter.checked_time(&open.tenant)?;
         may_again(&open, &row, self.fork)?;
         let resumed = match resume(&open.waiter, &row, &requested, intent, submitter(&open.project)) {
             // Nobody works on it any more: it is there for the taking.

@@ -125,6 +125,8 @@ impl Run {
         // Before there are threads, which would get them instead.
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
+        // Before anything is frozen or fetched: beyond the bound nothing is begun.
+        open.waiter.checked_time(&open.tenant)?;
         let (place, tree) = match &named {
             Some(named) => {
                 let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());

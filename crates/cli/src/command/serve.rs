@@ -222,7 +222,7 @@ impl Front {
             actor: "actum serve".to_owned(),
             reason: "nobody could enter".to_owned(),
         };
-        let submission = draft::read_value(change.document(), Timestamp::now());
+        let submission = draft::read_own(change.document());
         match self.waiter.wait(self.waiter.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(Some(fresh.text)),
             Outcome::Refused(refusal) => Err(Failure::new(error::INTERNAL, refusal.message)),
@@ -363,7 +363,9 @@ impl Face for Front {
 
     /// Of all tenants together: whoever reads it is not asked whose he is, and is told of nobody that he is there.
     fn metrics(&self) -> String {
-        let mut facts = Facts { now_ms: Timestamp::now().as_millisecond(), ..Facts::default() };
+        let clock = Tenant::new(LOCAL_TENANT).ok().and_then(|t| self.waiter.measure_clock(&t).ok());
+        let now = clock.map_or_else(Timestamp::now, |clock| clock.store.now());
+        let mut facts = Facts { now_ms: now.as_millisecond(), clock, ..Facts::default() };
         match self.waiter.wait(self.store.queue(facts.now_ms)) {
             Ok(queue) => facts.queue = Some(queue),
             Err(e) => log::store_trouble(&e.to_string()),

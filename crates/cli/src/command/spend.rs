@@ -270,7 +270,7 @@ fn reconcile(open: &Open, mut wanted: Reconcile, out: &mut Out) -> Ended {
             return Err(settled().hint("`actum spend reservations` shows what it came to"));
         }
     }
-    let told = draft::read_value(document_of_reconciliation(&one, &how, Some(&by.actor)), Timestamp::now());
+    let told = draft::read_own(document_of_reconciliation(&one, &how, Some(&by.actor)));
     let settle = Settle {
         tenant: open.tenant.clone(),
         authorization: one.authorization,

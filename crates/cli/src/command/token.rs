@@ -220,7 +220,7 @@ fn found(open: &Open, id: &str, tenant: &Tenant) -> Result<Token, Failure> {
 
 /// Puts a change on record. Whether it was not there before; or why not.
 fn append(open: &Open, change: &Change) -> Result<Result<bool, Refusal>, Failure> {
-    let submission = draft::read_value(change.document(), Timestamp::now());
+    let submission = draft::read_own(change.document());
     Ok(match open.waiter.wait(open.waiter.journal.append(submission))? {
         Outcome::Created { .. } => Ok(true),
         Outcome::Idempotent { .. } => Ok(false),

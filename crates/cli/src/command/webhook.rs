@@ -243,7 +243,7 @@ fn found(open: &Open, id: &str) -> Result<Webhook, Failure> {
 fn record(open: &Open, webhook: &Webhook, action: Action, by: &By) -> Result<u64, Failure> {
     let host = host_of(&webhook.url).unwrap_or_default();
     let document = webhook::document(webhook, action, &host, &by.actor, &by.reason);
-    match open.waiter.wait(open.waiter.journal.append(draft::read_value(document, Timestamp::now())))? {
+    match open.waiter.wait(open.waiter.journal.append(draft::read_own(document)))? {
         Outcome::Created { seq, .. } | Outcome::Idempotent { seq, .. } => Ok(seq),
         Outcome::Refused(refusal) => {
             Err(Failure::new(refusal.code.name(), refusal.message.clone()).details(refusal.details()))

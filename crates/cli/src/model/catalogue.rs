@@ -10,7 +10,7 @@ use actum_ledger::journal::{Outcome, Range};
 use actum_predict::Signature;
 use actum_predict::evolve::Kind;
 use actum_predict::signature::CATALOG_VERSION;
-use jiff::Timestamp;
+
 use serde_json::json;
 
 use super::evidence;
@@ -40,7 +40,7 @@ pub(crate) fn add(waiter: &Waiter, tenant: &Tenant, signature: &Signature) -> Re
             "schema_hash": hashes.schema_hash, "prompt_hash": hashes.prompt_hash, "program_hash": hashes.program_hash,
         },
     });
-    match waiter.wait(waiter.journal.append(draft::read_value(document, Timestamp::now())))? {
+    match waiter.wait(waiter.journal.append(draft::read_own(document)))? {
         Outcome::Created { .. } => Ok(true),
         Outcome::Idempotent { .. } => Ok(false),
         Outcome::Refused(refusal) if refusal.code.name() == "IDEMPOTENCY_CONFLICT" => {

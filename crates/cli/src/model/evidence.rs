@@ -58,7 +58,7 @@ pub(crate) fn append(open: &Open, kind: Kind, id: &str, payload: Value) -> Resul
         "id": id, "tenantId": open.tenant.as_str(), "module": "predict", "source": "actum", "type": kind.word(),
     });
     document["payload"] = payload;
-    match open.waiter.wait(open.waiter.journal.append(draft::read_value(document, Timestamp::now())))? {
+    match open.waiter.wait(open.waiter.journal.append(draft::read_own(document)))? {
         Outcome::Created { .. } => Ok(Kept::New),
         Outcome::Idempotent { .. } => Ok(Kept::Known),
         Outcome::Refused(refusal) if refusal.code.name() == "IDEMPOTENCY_CONFLICT" => Ok(Kept::Other),

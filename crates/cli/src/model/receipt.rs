@@ -213,7 +213,7 @@ fn submit(
     if let Some(robot) = robot {
         document["robotId"] = json!(robot);
     }
-    Ok((id, draft::read_value(document, Timestamp::now())))
+    Ok((id, draft::read_own(document)))
 }
 
 /// Puts a trace that is too long to stand in a receipt where it can be found.

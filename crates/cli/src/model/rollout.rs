@@ -11,7 +11,7 @@ use actum_ledger::refusal::Code;
 use actum_predict::Signature;
 use actum_predict::evolve::Kind;
 use actum_predict::pointer::{Pointer, Scope};
-use jiff::Timestamp;
+
 use serde_json::{Value, json};
 
 use super::{catalogue, evidence};
@@ -162,7 +162,7 @@ pub(crate) fn make(open: &Open, signature: &str, before: Option<&Standing>, want
         reason: wanted.by.reason,
         decision: wanted.decision,
     };
-    let submission = draft::read_value(change.document(), Timestamp::now());
+    let submission = draft::read_own(change.document());
     crash::pass(CRASH_POINTS, "pointer.appending");
     let outcome = open.waiter.wait(open.waiter.journal.append(submission))?;
     crash::pass(CRASH_POINTS, "pointer.appended");

@@ -5,10 +5,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use actum_api::error;
 use actum_contract::digest::Digest;
 use actum_engine::Agreement;
 use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, Verdict};
 use actum_ledger::capsule::Capsule;
+use actum_ledger::journal::Outcome;
 use actum_workspace::{Change, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -153,9 +155,8 @@ impl RunHands {
     }
 
     pub(super) fn digest(text: Option<&String>) -> Done<Digest> {
-        text.and_then(|text| Digest::from_hex(text)).ok_or_else(|| {
-            Failure::new(actum_api::error::STORE_DAMAGED, "the journal of the run names no tree where it should")
-        })
+        text.and_then(|text| Digest::from_hex(text))
+            .ok_or_else(|| Failure::new(error::STORE_DAMAGED, "the journal of the run names no tree where it should"))
     }
 
     fn freeze(&mut self) -> Done<Event> {
@@ -243,19 +244,19 @@ impl RunHands {
                 let sealed = stage.seal(&self.workspace)?;
                 if sealed.after != current {
                     let message = "the stage could not be brought to the state that is on record";
-                    return Err(Failure::new(actum_api::error::INTERNAL, message));
+                    return Err(Failure::new(error::INTERNAL, message));
                 }
             }
             self.stage = Some(stage);
         }
-        self.stage.as_ref().ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "there is no stage"))
+        self.stage.as_ref().ok_or_else(|| Failure::new(error::INTERNAL, "there is no stage"))
     }
 
     /// What a program is shown of the stage.
     pub(super) fn grant(&mut self, state: &State) -> Done<actum_sandbox::Grant> {
         let at = self.at();
         self.stage(state)?;
-        let stage = self.stage.as_ref().ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "there is no stage"))?;
+        let stage = self.stage.as_ref().ok_or_else(|| Failure::new(error::INTERNAL, "there is no stage"))?;
         Ok(shown(stage, &self.workspace, &at))
     }
 
@@ -322,9 +323,9 @@ impl RunHands {
 
     fn weigh(&mut self, state: &State) -> Done<Event> {
         let capsule = self.capsule(state)?;
-        let hash = capsule.hash().ok_or_else(|| {
-            Failure::new(actum_api::error::INPUT, "what the run did cannot be written as canonical JSON")
-        })?;
+        let hash = capsule
+            .hash()
+            .ok_or_else(|| Failure::new(error::INPUT, "what the run did cannot be written as canonical JSON"))?;
         let hash = hash.to_hex();
         let current = Self::digest(state.current.as_ref())?;
         let mut missing = Vec::new();
@@ -376,8 +377,11 @@ impl RunHands {
             return Ok(());
         }
         let entry = crate::workspace::entry(publication, &self.shop.tenant);
-        let entry = actum_ledger::draft::read_value(entry, Timestamp::now());
-        self.shop.waiter.wait(self.shop.waiter.journal.append(entry))?;
+        let entry = actum_ledger::draft::read_own(entry);
+        if let Outcome::Refused(refusal) = self.shop.waiter.wait(self.shop.waiter.journal.append(entry))? {
+            let message = format!("the ledger refused publication {}: {}", publication.id, refusal.message);
+            return Err(Failure::new(error::INTERNAL, message));
+        }
         self.workspace.settle(publication)?;
         Ok(())
     }
@@ -403,7 +407,7 @@ impl RunHands {
         let result = self.result_tree(state)?;
         self.stage(state)?;
         let Some(stage) = &self.stage else {
-            return Err(Failure::new(actum_api::error::INTERNAL, "there is no stage"));
+            return Err(Failure::new(error::INTERNAL, "there is no stage"));
         };
         if stage.seal(&self.workspace)?.after != result {
             let message = "the stage changed after it was admitted";
@@ -478,7 +482,7 @@ impl Hands for RunHands {
             Effect::Weigh => self.weigh(state),
             Effect::Test { left_ms } => self.test(state, *left_ms, desk),
             Effect::Publish => self.publish(state, desk),
-            Effect::Finish(_) => Err(Failure::new(actum_api::error::INTERNAL, "an end is not performed")),
+            Effect::Finish(_) => Err(Failure::new(error::INTERNAL, "an end is not performed")),
         };
         // An agent that failed because we could not answer has not failed. One that went on all the same has not, either.
         if let Some(why) = self.silence.take().filter(|_| done.as_ref().is_ok_and(is_failed)) {

@@ -94,4 +94,8 @@ impl Watch for Watched {
         log::store_trouble(text);
         self.inner.trouble(text);
     }
+
+    fn recovered(&self) {
+        self.inner.recovered();
+    }
 }

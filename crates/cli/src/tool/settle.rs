@@ -386,7 +386,7 @@ impl Setting {
         };
         let document =
             document_of_tool_settlement(&self.purse.tenant, who.autopilot.as_deref(), &spending.execution, told);
-        draft::read_value(document, Timestamp::now())
+        draft::read_own(document)
     }
 }
 

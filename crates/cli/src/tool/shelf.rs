@@ -12,7 +12,7 @@ use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
 use actum_ledger::refusal::Code;
 use actum_ledger::registry::{self, Change, Head, Item, Kind, Registry, Status};
-use jiff::Timestamp;
+
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -127,7 +127,7 @@ impl Shelf {
 
     /// Writes a change down. Whoever else made the same change number first goes before.
     pub(crate) fn change(&self, change: &Change) -> Result<(), Failure> {
-        let submission = draft::read_value(change.document(), Timestamp::now());
+        let submission = draft::read_own(change.document());
         match self.waiter.wait(self.waiter.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
             Outcome::Refused(refusal) if refusal.code == Code::IdempotencyConflict => {

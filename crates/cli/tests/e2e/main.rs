@@ -13,6 +13,7 @@ mod bridge_hostile;
 mod bridge_replay;
 mod builtin;
 mod client;
+mod clock;
 mod compile;
 mod compile_again;
 mod concurrent;

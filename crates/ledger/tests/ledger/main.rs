@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod access;
+mod clock;
 mod pointer;
 mod registry;
 mod rules;

@@ -8,9 +8,9 @@ use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::Log;
 use actum_ledger::coherence::{Dependency, Found, execution_of};
 use actum_ledger::draft::Submission;
-use actum_ledger::entry::Entry;
+use actum_ledger::entry::{Entry, recorded_at};
 use actum_ledger::event::State;
-use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
+use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, StoreTime, Work};
 use actum_ledger::merkle::Node;
 use actum_ledger::time;
 use actum_ledger::verify::Row;
@@ -83,6 +83,17 @@ impl Journal for Postgres {
             let sql = "SELECT tenant, size, head, frontier FROM ledger_log WHERE tenant = $1";
             let found = self.query(sql, &[&tenant.as_str()]).await?;
             found.first().map_or_else(|| Ok(Log::default()), |row| log_of(tenant, row))
+        })
+    }
+
+    fn time<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, StoreTime> {
+        Box::pin(async move {
+            let sql = "SELECT (SELECT body FROM ledger_entry WHERE tenant = $1 ORDER BY seq DESC LIMIT 1),
+                floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+            let found = self.query(sql, &[&tenant.as_str()]).await?;
+            let row = found.first().ok_or_else(|| JournalError::Unavailable("it did not tell the time".into()))?;
+            let last = row.get::<_, Option<&[u8]>>(0).and_then(recorded_at);
+            Ok(StoreTime { last, clock: time::from_microseconds(row.get(1)) })
         })
     }
 

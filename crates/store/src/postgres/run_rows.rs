@@ -129,7 +129,7 @@ impl RunRows {
             FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (tenant, id, hash, i)
             JOIN run r ON r.tenant = k.tenant AND r.id = k.id ORDER BY k.i ON CONFLICT DO NOTHING";
         let leases = format!(
-            "UPDATE run r SET lease_until_ms = {NOW} + k.ms
+            "UPDATE run r SET lease_until_ms = greatest(r.lease_until_ms, {NOW} + k.ms)
             FROM unnest($1::text[], $2::text[], $3::bigint[]) AS k (tenant, id, ms)
             WHERE r.tenant = k.tenant AND r.id = k.id AND r.state = 'running'"
         );

@@ -9,6 +9,7 @@ use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::append::{Appended, Book, Known, Log};
 use actum_ledger::draft::{Draft, Submission};
+use actum_ledger::entry::recorded_at;
 use actum_ledger::event::State;
 use actum_ledger::journal::JournalError;
 use actum_ledger::merkle::Frontier;
@@ -85,6 +86,8 @@ struct Writer {
     /// Transactions begun, to know when plans are old.
     begun: Cell<u64>,
     lock: Statement,
+    /// The reference clock: what is recorded carries its time.
+    clock: Statement,
     /// Returns when all that was committed before it is on the disk; if this database has such a thing.
     flush: Option<Statement>,
     logs: Statement,
@@ -101,6 +104,7 @@ struct Facts {
     tokens: Vec<Row>,
     runs: Vec<Row>,
     money: Money,
+    now: Timestamp,
 }
 
 impl Facts {
@@ -109,6 +113,9 @@ impl Facts {
         for row in &self.logs {
             let tenant = tenant_of(row)?;
             book.learn_log(&tenant, log_of(&tenant, row)?);
+            if let Some(at) = row.get::<_, Option<&[u8]>>(4).and_then(recorded_at) {
+                book.learn_recorded(&tenant, at);
+            }
         }
         learn_entries(&mut book, &self.entries);
         learn_executions(&mut book, &self.executions)?;
@@ -259,7 +266,10 @@ impl Writer {
         client.batch_execute(settings).await.map_err(failed)?;
         let rows = Rows::prepare(client).await.map_err(failed)?;
         let lock = "SELECT tenant FROM ledger_lock WHERE tenant = ANY($1) ORDER BY tenant FOR UPDATE";
-        let logs = "SELECT tenant, size, head, frontier FROM ledger_log WHERE tenant = ANY($1)";
+        let logs = "SELECT l.tenant, l.size, l.head, l.frontier, e.body FROM ledger_log l
+            LEFT JOIN ledger_entry e ON e.tenant = l.tenant AND e.seq = l.size - 1 WHERE l.tenant = ANY($1)";
+        // After the locks are held: whoever comes later in a log has a later time.
+        let clock = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let entries = "SELECT e.tenant, e.id, e.seq, e.created_ns, CASE WHEN k.own THEN e.body END
             FROM unnest($1::text[], $2::text[], $3::bool[]) AS k (tenant, id, own)
             JOIN ledger_entry e ON e.tenant = k.tenant AND e.id = k.id";
@@ -279,8 +289,9 @@ impl Writer {
             Err(e) if is_without_flush(&e) => None,
             Err(e) => return Err(failed(e)),
         };
-        let (lock, logs, entries, executions, tokens) = tokio::try_join!(
+        let (lock, clock, logs, entries, executions, tokens) = tokio::try_join!(
             client.prepare(lock),
+            client.prepare(clock),
             client.prepare(logs),
             client.prepare(entries),
             client.prepare(executions),
@@ -289,7 +300,20 @@ impl Writer {
         .map_err(failed)?;
         let (run_rows, spend_rows, access_rows) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         let begun = Cell::new(0);
-        Ok(Self { rows, run_rows, spend_rows, access_rows, begun, lock, flush, logs, entries, executions, tokens })
+        Ok(Self {
+            rows,
+            run_rows,
+            spend_rows,
+            access_rows,
+            begun,
+            lock,
+            clock,
+            flush,
+            logs,
+            entries,
+            executions,
+            tokens,
+        })
     }
 
     async fn commit(&self, requests: &[Request]) -> Result<Vec<Done>, JournalError> {
@@ -320,7 +344,7 @@ impl Writer {
         let (flush, facts) = self.begin(requests, run_rows, spend_rows, &keys).await?;
         crash::point("append.begun");
 
-        let now = Moment::new(Timestamp::now());
+        let now = Moment::new(facts.now);
         let mut refused = Refused::new();
         let plan = loop {
             let mut plan = Plan::new(&keys, &facts)?;
@@ -453,10 +477,11 @@ impl Writer {
         let tenants: Vec<_> = tenants.into_iter().collect();
         let flush = self.flush.as_ref().filter(|_| !tenants.is_empty());
         loop {
-            let (_, locked, logs, entries, executions, tokens, runs, money) = tokio::try_join!(
+            let (_, locked, now, logs, entries, executions, tokens, runs, money) = tokio::try_join!(
                 biased;
                 async { client.batch_execute(&self.begin_sql(flush.is_some())).await.map_err(failed) },
                 self.read_of(&self.lock, &tenants),
+                async { client.query_one(&self.clock, &[]).await.map_err(failed) },
                 self.read_of(&self.logs, &writers),
                 self.read_entries(requests),
                 self.read_executions(requests),
@@ -475,7 +500,8 @@ impl Writer {
                 },
             )?;
             if locked.len() == tenants.len() {
-                return Ok((flush, Facts { logs, entries, executions, tokens, runs, money }));
+                let now = time::from_microseconds(now.get(0));
+                return Ok((flush, Facts { logs, entries, executions, tokens, runs, money, now }));
             }
             // A tenant's first entry. Its lock is made in a transaction of its own: making it while holding others
             // could have two writers wait for each other.

@@ -1,6 +1,7 @@
 //! The embedded store: one file, one writing thread with group commit, readers on connections of their own.
 
 mod access;
+mod clock;
 mod copy;
 mod head;
 mod open;
@@ -18,6 +19,7 @@ mod webhook;
 mod write;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use actum_ledger::journal::JournalError;
@@ -25,6 +27,7 @@ use rusqlite::Connection;
 
 use crate::Older;
 use crate::queue::{self, Sender};
+use clock::FileClock;
 pub(crate) use copy::Copy;
 use open::Opened;
 use read::Readers;
@@ -35,6 +38,7 @@ pub(crate) struct Sqlite {
     id: String,
     read_only: bool,
     versions: (usize, usize),
+    clock: Arc<FileClock>,
     /// Not there if the store may only be read, and gone while it is being dropped.
     sender: Option<Sender>,
     writer: Option<JoinHandle<()>>,
@@ -46,16 +50,18 @@ impl Sqlite {
     pub(crate) fn open(path: &Path, older: Older) -> Result<Self, JournalError> {
         let Opened { writer: connection, store_id: id, versions } = open::open(path, older)?;
         let read_only = connection.is_none();
+        let clock = Arc::new(if read_only { FileClock::of_process() } else { FileClock::open(path) });
         let (mut sender, mut writer) = (None, None);
         if let Some(connection) = connection {
             let (into, receiver) = queue::queue();
+            let clock = Arc::clone(&clock);
             let thread = std::thread::Builder::new()
                 .name("actum-store-writer".into())
-                .spawn(move || write::run(connection, receiver))
+                .spawn(move || write::run(connection, receiver, &clock))
                 .map_err(|e| JournalError::Unavailable(format!("cannot start the writer: {e}")))?;
             (sender, writer) = (Some(into), Some(thread));
         }
-        let mut store = Self { path: path.to_owned(), read_only, id, versions, sender, writer, readers: None };
+        let mut store = Self { path: path.to_owned(), read_only, id, versions, clock, sender, writer, readers: None };
         store.readers = Some(Readers::start(|| store.connect().and_then(open::keep_little))?);
         Ok(store)
     }

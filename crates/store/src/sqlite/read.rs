@@ -9,12 +9,13 @@ use actum_contract::limit::PAGE_BYTES_MAX;
 use actum_ledger::append::Log;
 use actum_ledger::coherence::{Dependency, Found, execution_of};
 use actum_ledger::draft::Submission;
-use actum_ledger::entry::Entry;
+use actum_ledger::entry::{Entry, recorded_at};
 use actum_ledger::event::State;
-use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, Work};
+use actum_ledger::journal::{DeadLetter, Journal, JournalError, Outcome, Range, StoreTime, Work};
 use actum_ledger::merkle::{Frontier, Node};
 use actum_ledger::time;
 use actum_ledger::verify::Row;
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::oneshot;
 
@@ -110,6 +111,11 @@ impl Journal for Sqlite {
         self.ask(move |c| log(c, &tenant))
     }
 
+    fn time<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, StoreTime> {
+        let (tenant, clock) = (tenant.clone(), Arc::clone(&self.clock));
+        self.ask(move |c| Ok(StoreTime { last: last_recorded(c, &tenant)?, clock: clock.now() }))
+    }
+
     fn nodes<'a>(&'a self, tenant: &'a Tenant, wanted: &'a [Node]) -> Work<'a, Vec<Digest>> {
         let (tenant, wanted) = (tenant.clone(), wanted.to_vec());
         self.ask(move |c| wanted.iter().map(|n| node(c, &tenant, *n)).collect())
@@ -175,6 +181,16 @@ impl Sqlite {
 pub(super) fn read_only<T>() -> Work<'static, T> {
     let message = "the store may only be read here: appending needs write access to its file and folder";
     Box::pin(async move { Err(JournalError::Unusable(message.into())) })
+}
+
+/// When the last entry of a tenant's log was recorded.
+pub(super) fn last_recorded(c: &Connection, tenant: &Tenant) -> Result<Option<Timestamp>, JournalError> {
+    let sql = "SELECT body FROM ledger_entry WHERE tenant = ?1 ORDER BY seq DESC LIMIT 1";
+    let body = c
+        .prepare_cached(sql)
+        .and_then(|mut s| s.query_row(params![tenant.as_str()], |row| bytes(row, 0)).optional())
+        .map_err(failed)?;
+    Ok(body.and_then(|body| recorded_at(&body)))
 }
 
 fn entry(c: &Connection, tenant: &Tenant, id: &str) -> rusqlite::Result<Option<Vec<u8>>> {
@@ -259,7 +275,7 @@ fn dependency(c: &Connection, tenant: &Tenant, id: String) -> Result<Dependency,
     Ok(Dependency { id, found: Some(found) })
 }
 
-type Superseder = (String, jiff::Timestamp);
+type Superseder = (String, Timestamp);
 
 fn superseders(c: &Connection, tenant: &Tenant, id: &str) -> rusqlite::Result<Vec<Superseder>> {
     let sql = "SELECT by_id, by_created_ns FROM superseded WHERE tenant = ?1 AND id = ?2 ORDER BY by_created_ns, by_id";

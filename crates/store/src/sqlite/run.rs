@@ -313,7 +313,7 @@ impl<'r> Writing<'_, 'r> {
         for Held { tenant, run, epoch } in held {
             let row = self.row(tenant, run)?.filter(|row| row.fact.is_held(*epoch));
             if let Some(Row { n, .. }) = row {
-                let sql = "UPDATE run SET lease_until_ms = ?2 WHERE n = ?1";
+                let sql = "UPDATE run SET lease_until_ms = max(coalesce(lease_until_ms, 0), ?2) WHERE n = ?1";
                 self.execute(sql, params![n, until]).map_err(failed)?;
             }
             all.push(change::renewed(run, row.map(|row| row.fact)));

@@ -32,9 +32,9 @@ impl Webhooks for Sqlite {
     fn take_webhook(&self, owner: String, lease_ms: u64, but: Vec<Tenant>) -> Work<'static, Option<Webhook>> {
         // Looked at before the writer is asked to: most of the time there is nothing to tell.
         let request = WebhookRequest::take(owner, lease_ms, but.clone());
+        let now_ms = self.clock.now().as_millisecond();
         let is_any = self.ask(move |c| {
             let sql = format!("SELECT 1 FROM webhook w WHERE {DUE} LIMIT 1");
-            let now_ms = jiff::Timestamp::now().as_millisecond();
             let but = array(but.iter().map(Tenant::as_str));
             let found =
                 c.prepare_cached(&sql).and_then(|mut s| s.query_row(params![now_ms, but], |_| Ok(())).optional());

@@ -15,6 +15,7 @@ use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
+use super::clock::FileClock;
 use super::run::Seen;
 use super::{access, failed, read, rows, webhook};
 use crate::batch::{Effect, NotTaken, Refused, decide, decide_all, left_out};
@@ -23,9 +24,12 @@ use crate::queue::{Done, Receiver, Request};
 
 /// Runs until all callers are gone, or until a commit fails: after that nobody knows what the disk holds, so this
 /// handle is not used again.
-pub(super) fn run(mut connection: Connection, mut receiver: Receiver) {
+pub(super) fn run(mut connection: Connection, mut receiver: Receiver, clock: &FileClock) {
+    let mut latest = clock.now();
     while let Some(batch) = receiver.next_blocking() {
-        match commit(&mut connection, &batch.requests) {
+        // Leases and budgets compare these times: within a process they never go back.
+        latest = latest.max(clock.now());
+        match commit(&mut connection, &batch.requests, latest) {
             Ok(done) => batch.answer(Ok(done)),
             Err(Failure::Before(e)) => batch.answer(Err(e)),
             Err(Failure::Commit(e)) => return batch.answer(Err(e)),
@@ -53,12 +57,12 @@ impl From<JournalError> for Failure {
 
 /// Commits what the requests come to. A refusal that comes too late to leave out what was decided before it is rare:
 /// then all is decided again without that request.
-fn commit(connection: &mut Connection, requests: &[Request]) -> Result<Vec<Done>, Failure> {
+fn commit(connection: &mut Connection, requests: &[Request], now: Timestamp) -> Result<Vec<Done>, Failure> {
     let mut refused = Refused::new();
     loop {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         crash::point("append.begun");
-        let mut writing = Writing::new(&tx);
+        let mut writing = Writing::new(&tx, now);
         match writing.all(requests, &refused)? {
             Ok(all) => {
                 writing.finish()?;
@@ -84,8 +88,7 @@ pub(super) struct Writing<'c, 'r> {
 }
 
 impl<'c, 'r> Writing<'c, 'r> {
-    fn new(tx: &'c Connection) -> Self {
-        let at = Timestamp::now();
+    fn new(tx: &'c Connection, at: Timestamp) -> Self {
         let (now, now_ms) = (Moment::new(at), at.as_millisecond());
         let (book, changed, letters) = (Book::default(), BTreeSet::new(), BTreeSet::new());
         Self { tx, now_ms, seen: Seen::new(), purse: Purse::default(), now, book, changed, letters }
@@ -183,6 +186,9 @@ fn learn(connection: &Connection, book: &mut Book, draft: &Draft) -> Result<(), 
     let tenant = &draft.tenant;
     if !book.knows_log(tenant) {
         let log = read::log(connection, tenant)?;
+        if let Some(at) = read::last_recorded(connection, tenant)? {
+            book.learn_recorded(tenant, at);
+        }
         book.learn_log(tenant, log);
     }
     for id in draft.asks_about() {
