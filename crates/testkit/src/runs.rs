@@ -284,17 +284,17 @@ async fn leases_and_dead_owners(store: &Both) {
     let taken = store.claim(dead).await;
     assert_eq!((ids(&taken), taken[0].epoch, taken[0].owner.as_deref()), (vec!["r-1"], 2, Some("d")));
     // A lease that is renewed in time is not over; nor is one renewed by somebody who has lost the run.
-    let renewed = store.runs.renew("d".into(), LONG_MS, vec![held(&second[0]), held(&taken[0]), held(&first[0])]);
+    let renewed = store.runs.renew("d".into(), LONG_MS, vec![held(&first[0]), held(&taken[0]), held(&second[0])]);
     let renewed = renewed.await.expect("an answer");
     assert_eq!(
         renewed.iter().map(|r| (r.run.as_str(), r.lost)).collect::<Vec<_>>(),
-        [("r-2", true), ("r-2", false), ("r-1", true)]
+        [("r-1", true), ("r-1", false), ("r-2", true)]
     );
     assert!(store.claim(by("e", LONG_MS)).await.is_empty());
-    let until = store.run("lease", "r-2").await.lease_until_ms.expect("a lease");
+    let until = store.run("lease", "r-1").await.lease_until_ms.expect("a lease");
     assert!(until > taken[0].updated_ms + LONG_MS as i64 / 2);
     let dead = |who: &str| Claim { dead: vec![who.into()], runs_max: 9, ..by("e", LONG_MS) };
-    assert_eq!(ids(&store.claim(dead("c")).await), ["r-1", "r-3"]);
+    assert_eq!(ids(&store.claim(dead("c")).await), ["r-2", "r-3"]);
 }
 
 async fn dependencies(store: &Both) {

@@ -142,6 +142,8 @@ fn metrics_are_such_that_prometheus_can_read_them() {
     }
     for name in [
         "actum_queue_oldest_seconds",
+        "actum_clock_skew_max_seconds",
+        "actum_ledger_ahead_seconds",
         "process_resident_memory_bytes",
         "process_open_fds",
         "process_start_time_seconds",
