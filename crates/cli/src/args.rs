@@ -79,7 +79,8 @@ pub(crate) enum Command {
     Init(init::Init),
     /// The main job: submit the items of a work file, execute them, wait
     Run(run::Run),
-    /// Where a run stands, or how many there are
+    /// Show the status of a run, or run counts
+    #[command(visible_alias = "show")]
     Status(status::Status),
     /// The runs there are, newest first
     List(status::List),

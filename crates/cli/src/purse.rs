@@ -102,7 +102,12 @@ impl Purse {
             thread: self.who.thread.clone(),
             run: (!self.who.is_run_hearsay).then(|| self.who.run.clone()),
         };
+        let granted = match self.who.budget.is_some() {
+            true => self.granted(&scope, currency).await?,
+            false => None,
+        };
         let nearest = match &self.who.budget {
+            _ if granted.is_some() => granted,
             Some(budget) => match self.own.get_or_try_init(|| self.make_own(&scope, budget)).await {
                 Ok(id) => spend.authorization(tenant, id).await?,
                 Err(Unmade::Nobody) => None,
@@ -120,6 +125,14 @@ impl Purse {
             narrow(&mut found, &broader);
         }
         Ok(Some(found))
+    }
+
+    /// The permission that was given to this very run, if any. It takes the place of the work item's budget, and is within
+    /// the permission of the project like that.
+    async fn granted(&self, scope: &Scope, currency: &str) -> Result<Option<Authorization>, JournalError> {
+        let found = self.spend.resolve(&self.tenant, scope, currency).await?;
+        let own = own_id(&self.who.run);
+        Ok(found.filter(|one| scope.run.is_some() && one.run == scope.run && one.id != own))
     }
 
     /// The permission that a budget is, within what covers it already.

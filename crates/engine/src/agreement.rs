@@ -80,6 +80,8 @@ pub struct Lineage {
 pub enum BadAgreement {
     #[error(transparent)]
     Contract(#[from] ContractError),
+    #[error("the store has lost what the run was agreed on")]
+    Missing,
     #[error("the metadata of the run cannot be read: {0}")]
     Unreadable(String),
     #[error("the run is no longer what was submitted: its work item, agent or workspace was altered")]
@@ -94,6 +96,7 @@ impl BadAgreement {
             Self::Contract(e) => e.code(),
             // Whoever altered that may have altered anything.
             Self::Unreadable(_) | Self::Altered | Self::ContractAltered { .. } => "CONTRACT_MISMATCH",
+            Self::Missing => "STORE_DAMAGED",
         }
     }
 
@@ -101,7 +104,7 @@ impl BadAgreement {
         match self {
             Self::Contract(e) => e.details(),
             Self::ContractAltered { recorded, stored } => json!({"recorded": recorded, "stored": stored}),
-            Self::Unreadable(_) | Self::Altered => Value::Null,
+            Self::Unreadable(_) | Self::Altered | Self::Missing => Value::Null,
         }
     }
 }
@@ -255,6 +258,9 @@ pub fn read_without_contract(text: &str) -> Result<Agreement, BadAgreement> {
 
 /// Support first, then equality; a run without any contract gets one, the same wherever it is attached.
 pub(crate) fn read(text: &str) -> Result<Read, BadAgreement> {
+    if text.is_empty() {
+        return Err(BadAgreement::Missing);
+    }
     let unreadable = |e: &dyn std::fmt::Display| BadAgreement::Unreadable(e.to_string());
     let fields: Map<String, Value> = serde_json::from_str(text).map_err(|e| unreadable(&e))?;
     let stored = metadata::check(&fields)?;

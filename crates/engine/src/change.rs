@@ -146,6 +146,7 @@ fn requeue(
     if failed && agreement.dependencies.is_empty() {
         let hash = contract.hash.to_hex();
         let about = About { run, attempt, lineage: &lineage, contract_hash: &hash, external: false };
+        entries.extend(entry::close_before(waiter, &about)?);
         entries.push(about.planned());
     }
     let settle = Settle {
@@ -256,6 +257,8 @@ pub enum Done {
     Applied { publication: String, drift: Vec<String> },
     /// What was published was taken back.
     Undone { publication: String },
+    /// What was taken back is in place again.
+    Redone { publication: String },
 }
 
 /// Writes that down, together with an entry of the ledger if what was done is nothing but that entry: both or neither. A run
@@ -279,7 +282,8 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done, entry: Option<Value>) -> Re
                 let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
                 let about = About { run, attempt, lineage, contract_hash: &hash, external: false };
                 let result = json!({"status": verdict.status, "applied": publication});
-                entries = vec![about.planned(), about.running(), about.ended(&verdict, result)];
+                entries = entry::close_before(waiter, &about)?;
+                entries.extend([about.planned(), about.running(), about.ended(&verdict, result)]);
                 outcome["verdict"] = json!(verdict);
                 outcome["error"] = Value::Null;
                 outcome["result"]["status"] = json!(verdict.status);
@@ -292,6 +296,10 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done, entry: Option<Value>) -> Re
         Done::Undone { publication } => {
             events.push(Event::Warned { what: format!("undone by {publication}") });
             outcome["undone"] = json!(true);
+        }
+        Done::Redone { publication } => {
+            events.push(Event::Warned { what: format!("in place again by {publication}") });
+            outcome["undone"] = json!(false);
         }
     }
     entries.extend(entry.map(draft::read_own));
@@ -328,6 +336,8 @@ pub enum CancelError {
     Lost,
     #[error("the run has published its result and waits for a worker to end it; undo it then")]
     Published,
+    #[error("the ledger refuses it: {0}")]
+    Refused(String),
     #[error(transparent)]
     Store(#[from] JournalError),
 }
@@ -352,7 +362,7 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
         return Err(CancelError::Published);
     }
     let is_begun = events.iter().any(begins);
-    let message = "cancelled before it began";
+    let message = if is_begun { "cancelled while no worker had it" } else { "cancelled before it began" };
     let verdict =
         Verdict { cancelled: true, retryable: false, ..Verdict::ended(Status::Failure, code::CANCELLED, message) };
     let read = agreement::read(&run.metadata);
@@ -368,7 +378,11 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
                 (_, true, _) => vec![about.ended(&verdict, Value::Null)],
                 (_, false, false) => vec![about.running(), about.ended(&verdict, Value::Null)],
                 (_, false, true) if run.attempt == 1 => vec![about.blocked(message)],
-                (_, false, true) => vec![about.planned(), about.running(), about.ended(&verdict, Value::Null)],
+                (_, false, true) => {
+                    let mut entries = entry::close_before(waiter, &about)?;
+                    entries.extend([about.planned(), about.running(), about.ended(&verdict, Value::Null)]);
+                    entries
+                }
             }
         }
         Err(_) => Vec::new(),
@@ -389,6 +403,7 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
     };
     match waiter.wait(waiter.runs.settle(settle))? {
         Written::Done => Ok(Cancelled::AtOnce),
-        _ => Err(CancelError::Lost),
+        Written::Lost => Err(CancelError::Lost),
+        Written::Refused(refusal) => Err(CancelError::Refused(refusal.message)),
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read};
 use crate::change::attached;
 use crate::desk::{NotWritten, Open, Pen, Stop};
-use crate::entry::{About, contract_change, snapshot_id, succeeded_id, time};
+use crate::entry::{About, close_before, contract_change, snapshot_id, succeeded_id, time};
 use crate::history::RunHistory;
 use crate::wait::Waiter;
 use crate::worker::Watch;
@@ -227,7 +227,8 @@ impl Driver<'_> {
     /// Gives a run back that cannot go on here and now; what it has done is on record.
     fn put_off(&self, run: &Run, pen: &Pen, why: &str) -> Result<(), NotWritten> {
         self.watch.remark(run, &format!("put off: {why}"));
-        pen.write(&[], Vec::new(), Some(End { state: RunState::Queued, outcome: None, capsule: None }))?;
+        let outcome = Some(json!({"put_off": why}).to_string());
+        pen.write(&[], Vec::new(), Some(End { state: RunState::Queued, outcome, capsule: None }))?;
         self.watch.handed_back(run);
         Ok(())
     }
@@ -266,6 +267,7 @@ impl Driver<'_> {
             let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
             let about = About { run, attempt: run.attempt, lineage, contract_hash: &hash, external: false };
             if !is_planned {
+                entries.extend(close_before(self.waiter, &about)?);
                 entries.push(about.planned());
             }
             entries.push(about.running());

@@ -6,11 +6,13 @@ use actum_contract::Contract;
 use actum_kernel::{Verdict, code};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::event::{MODULE, State};
+use actum_ledger::journal::JournalError;
 use actum_ledger::run::Run;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::agreement::{Lineage, RecordedContract, Submitter};
+use crate::wait::Waiter;
 
 /// A time as it is written: as exact as the store's own times, which it is compared with.
 pub(crate) fn time(at: Timestamp) -> String {
@@ -85,6 +87,36 @@ impl About<'_> {
         let error = json!({"code": code::COHERENCE_BLOCKED, "message": message, "retryable": false});
         self.event(State::Failed, "partial", json!({"error": error}))
     }
+}
+
+/// What the ledger last recorded of a run: its state and attempt.
+pub(crate) fn last_recorded(waiter: &Waiter, run: &Run) -> Result<Option<(State, u64)>, JournalError> {
+    for attempt in (1..=run.attempt).rev() {
+        for state in [State::Succeeded, State::Cancelled, State::Failed, State::Running, State::Planned] {
+            let id = actum_ledger::event::id_of(&run.robot, &run.id, attempt, state);
+            if waiter.wait(waiter.journal.entry(&run.tenant, &id))?.is_some() {
+                return Ok(Some((state, attempt)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Ends an attempt that the ledger still holds open, so that another one can follow. Nothing if all is closed.
+pub(crate) fn close_before(waiter: &Waiter, about: &About<'_>) -> Result<Vec<Submission>, JournalError> {
+    let (state, attempt) = match last_recorded(waiter, about.run)? {
+        Some((state @ (State::Planned | State::Running), attempt)) if attempt < about.attempt => (state, attempt),
+        _ => return Ok(Vec::new()),
+    };
+    let open = About { attempt, ..about.clone() };
+    let message = "the attempt was left open and is followed by another";
+    let verdict = Verdict::ended(actum_kernel::Status::Failure, code::INTERRUPTED, message);
+    let mut entries = Vec::new();
+    if state == State::Planned {
+        entries.push(open.running());
+    }
+    entries.push(open.ended(&verdict, Value::Null));
+    Ok(entries)
 }
 
 /// The id under which the ledger keeps the success of a run's attempt.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::correct::{Correction, Kind};
 use crate::result::{Status, Verdict};
+use crate::state::last_line;
 
 /// One event of a run. Stored as text: variants and fields are only ever added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +282,16 @@ pub struct Failed {
     pub path: Option<String>,
     /// The end of what was put out.
     pub message: String,
+}
+
+impl Failed {
+    /// The finding in one line: the file, the reason and the check that found it.
+    pub fn shown(&self) -> String {
+        match &self.path {
+            Some(path) => format!("{path} {} ({})", last_line(&self.message), self.check),
+            None => format!("{}: {}", self.check, last_line(&self.message)),
+        }
+    }
 }
 
 /// What the test command came to.

@@ -537,6 +537,7 @@ impl State {
             return vec![self.timeout(&format!("the {word} validation"))];
         }
         let passed = checked.failures.is_empty();
+        let first = checked.failures.first().map(Failed::shown).unwrap_or_default();
         let mut follows = Vec::new();
         let answered = if checked.heavy { self.heavy.take() } else { self.light.take() };
         if let Some(answered) = &answered
@@ -545,7 +546,7 @@ impl State {
             let now = checked.failures.len() as u64;
             let same = signature(&checked.failures) == answered.signature;
             let what = format!(
-                "the correction did not converge: {} → {now} failures of the {word} validation{}",
+                "the correction did not converge: {} → {now} failures of the {word} validation{}: {first}",
                 answered.blocking,
                 if same { ", the same as before" } else { "" }
             );
@@ -555,11 +556,7 @@ impl State {
                 AfterCorrection::Fail => return vec![fail(code::NOT_CONVERGING, what)],
             }
         }
-        let first = checked.failures.first().map(|f| match &f.path {
-            Some(path) => format!("{path} {} ({})", last_line(&f.message), f.check),
-            None => format!("{}: {}", f.check, last_line(&f.message)),
-        });
-        let what = format!("{word} validation failed: {}", first.unwrap_or_default());
+        let what = format!("{word} validation failed: {first}");
         let failed_code = if checked.heavy { code::HEAVY_FAILED } else { code::LIGHT_FAILED };
         match after_validation(mode, passed, used, max) {
             AfterValidation::Correct if !self.agreed.phases.correct => {
@@ -657,7 +654,7 @@ fn some(paths: &[String]) -> String {
 }
 
 /// The last line that says something, cut.
-fn last_line(text: &str) -> String {
+pub(crate) fn last_line(text: &str) -> String {
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     line.chars().take(200).collect()
 }

@@ -250,21 +250,28 @@ impl Pages {
     }
 }
 
-/// What an entry of a stored log had changed when it was appended, given the log before it; the log moves on.
-/// This is how projections are made anew. Nothing if the stored text is not an entry that could have been appended.
-pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
-    let entry = Entry::open(body).ok()?;
-    let is_event = entry.kind == event::TYPE;
+/// The draft that a stored entry was made of. Nothing if no draft could have become this entry.
+pub(crate) fn draft_of(entry: &Entry) -> Option<Box<Draft>> {
     let mut document = entry.to_json();
     let fields = document.as_object_mut()?;
     for added in ["seq", "recordedAt", "prev", "hash"] {
         fields.remove(added);
     }
-    if is_event {
+    if entry.kind == event::TYPE {
         fields.remove("id");
     }
     // The bound on the producer's clock held when the entry was recorded; it must not fail a replay.
-    let Submission::Draft(draft) = draft::read_value(document, Timestamp::MAX) else { return None };
+    match draft::read_value(document, Timestamp::MAX) {
+        Submission::Draft(draft) => Some(draft),
+        Submission::Rejected(_) => None,
+    }
+}
+
+/// What an entry of a stored log had changed when it was appended, given the log before it; the log moves on.
+/// This is how projections are made anew. Nothing if the stored text is not an entry that could have been appended.
+pub fn replay(tenant: &Tenant, log: &mut Log, body: &[u8]) -> Option<Appended> {
+    let entry = Entry::open(body).ok()?;
+    let draft = draft_of(&entry)?;
     let hash = merkle::leaf(body);
     let nodes = log.frontier.push(hash);
     log.head = hash;
@@ -354,7 +361,11 @@ fn check_change(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
 
 fn check_event(draft: &Draft, pages: &Pages) -> Result<(), Refusal> {
     let Some(event) = &draft.event else { return Ok(()) };
-    let last = pages.executions.get(&(event.robot.clone(), event.execution.clone())).copied();
+    judge(pages.executions.get(&(event.robot.clone(), event.execution.clone())).copied(), event)
+}
+
+/// Whether an event may follow what its execution was last in: the state machine and the gate.
+pub(crate) fn judge(last: Option<Last>, event: &Event) -> Result<(), Refusal> {
     // Whether a first event may be `failed` is the gate's doing; whether it reports the block rightly is judged below.
     let blocks = gate::blocks(event.coherence, event.policy);
     transition(last, event.state, event.attempt, blocks).map_err(|why| {

@@ -1,12 +1,16 @@
 //! Walking a stored log from its first entry and naming the first one that is not what was recorded.
 
+use std::collections::HashMap;
+
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 
-use crate::append::Log;
+use crate::append::{self, ExecutionKey, Log};
 use crate::checkpoint::Checkpoint;
 use crate::entry::Entry;
+use crate::event;
 use crate::merkle;
+use crate::state::Last;
 use crate::time;
 
 /// A row of the stored log, as the database holds it.
@@ -43,6 +47,8 @@ pub enum Flaw {
     Field(&'static str),
     #[error("it does not follow the entry before it")]
     Chain,
+    #[error("it breaks the rules of its execution: {0}")]
+    Rules(String),
     #[error("is missing: the head of the log says there are {0} entries")]
     Cut(u64),
     #[error("the head of the log knows only {0} entries")]
@@ -61,12 +67,14 @@ pub struct Walk {
     tenant: Tenant,
     log: Log,
     checkpoints: Vec<Checkpoint>,
+    /// Where each execution is, by the entries so far: what is stored beside them may have been altered.
+    executions: HashMap<ExecutionKey, Last>,
 }
 
 impl Walk {
     pub fn new(tenant: Tenant, mut checkpoints: Vec<Checkpoint>) -> Self {
         checkpoints.sort_by_key(|c| std::cmp::Reverse(c.size));
-        Self { tenant, log: Log::default(), checkpoints }
+        Self { tenant, log: Log::default(), checkpoints, executions: HashMap::new() }
     }
 
     pub fn size(&self) -> u64 {
@@ -115,9 +123,27 @@ impl Walk {
         if entry.prev != self.log.head {
             return bad(Flaw::Chain);
         }
+        if entry.kind == event::TYPE
+            && let Err(flaw) = self.follow(&entry)
+        {
+            return Err(self.bad(row.seq, Some(&row.id), flaw));
+        }
         self.log.frontier.push(hash);
         self.log.head = hash;
         self.check_checkpoints(Some(&row.id))
+    }
+
+    /// Replays the state machine: an event must be one that could be appended after those before it.
+    fn follow(&mut self, entry: &Entry) -> Result<(), Flaw> {
+        let draft = append::draft_of(entry).ok_or_else(|| Flaw::Unreadable("it is no execution event".to_owned()))?;
+        let Some(event) = draft.event else { return Ok(()) };
+        if event.id() != entry.id {
+            return Err(Flaw::Field("id"));
+        }
+        let key = (event.robot.clone(), event.execution.clone());
+        append::judge(self.executions.get(&key).copied(), &event).map_err(|refusal| Flaw::Rules(refusal.message))?;
+        self.executions.insert(key, Last { state: event.state, attempt: event.attempt });
+        Ok(())
     }
 
     fn check_checkpoints(&mut self, id: Option<&str>) -> Result<(), Bad> {

@@ -25,6 +25,9 @@ pub trait Upkeep: Send + Sync {
     /// Whether what is spent and reserved is what the reservations come to.
     fn check_spend(&self) -> Work<'_, Check>;
 
+    /// Whether every run has what it was agreed on.
+    fn check_runs(&self) -> Work<'_, Check>;
+
     /// Makes every projection from the journal and compares it with the stored one; with `replace`, puts the new
     /// ones in place where they differ. A journal that does not verify is refused: nothing is made from it.
     fn projections(&self, replace: bool) -> Work<'_, Vec<Projection>>;
@@ -130,6 +133,15 @@ pub(crate) const SUMS: &str = "SELECT tenant, authorization_id, day,
         CAST(COALESCE(SUM(committed), 0) AS BIGINT),
         CAST(COALESCE(SUM(CASE WHEN state IN ('reserved', 'reconcile_required') THEN amount END), 0) AS BIGINT)
     FROM spend_reservation GROUP BY tenant, authorization_id, day";
+
+/// What was found of the runs: how many there are, and how many lack what they were agreed on.
+pub(crate) fn counted_runs((all, damaged): (i64, i64)) -> Check {
+    let detail = match damaged {
+        0 => format!("{all} runs have what they were agreed on"),
+        _ => format!("{damaged} of {all} runs have lost what they were agreed on; `actum list` names them"),
+    };
+    Check { name: "runs", ok: damaged == 0, detail }
+}
 
 /// What an audit of the money found.
 pub(crate) fn audited(all: &[Authorization], sums: &[Sum]) -> Check {

@@ -89,8 +89,9 @@ impl Apply {
         let lock = workspace::lock(&project, &opened, out)?;
         let stage = self.find(&project, &opened)?;
         let still = workspace::settle(&opened, &stage)?;
-        if let Some((run, _)) = &behind {
-            is_as_it_was(&opened, &stage, run)?;
+        // By the stage that was found: the beginning of an id may be that of several runs.
+        if let Some((run, _)) = open.run_behind(&stage.id)? {
+            is_as_it_was(&opened, &stage, &run)?;
         }
         let published = opened.workspace.publish(&lock, &stage, &new_id(), now_ms());
         let (publication, sealed) = published.map_err(|e| {
@@ -108,10 +109,10 @@ impl Apply {
         }
         drop(lock);
         recorded?;
-        if let Some((run, _)) = &behind {
+        if let Some((run, _)) = open.run_behind(&id)? {
             let drift = publication.drift.iter().map(ToString::to_string).collect();
             let done = actum_engine::Done::Applied { publication: publication.id.clone(), drift };
-            actum_engine::note(&open.waiter, run, &done, None)?;
+            open.note_done(&run, &done)?;
         }
         out.result(
             &json!({

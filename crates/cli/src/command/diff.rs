@@ -3,13 +3,13 @@
 use actum_ledger::run::RunState;
 use actum_workspace::{Stage, patch};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::run::Open;
+use crate::run::{Open, Recording};
 use crate::ui::{Out, count};
 use crate::workspace::{self, deltas_json, deltas_text, paths_json, sum};
 
@@ -67,14 +67,29 @@ impl Diff {
     /// A run that is over and kept nothing: what it did is in its folder.
     fn of_run(self, global: &Global, unknown: Failure, out: &mut Out) -> Ended {
         let open = Open::new(Project::find(global)?, out)?;
-        let Ok(run) = open.run(&self.id) else { return Err(unknown) };
+        let run = match open.run(&self.id) {
+            Ok(run) => run,
+            Err(failure) if failure.row.name == actum_api::error::NOT_FOUND => return Err(unknown),
+            Err(failure) => return Err(failure),
+        };
         let path = open.left_by(&run)?.path("diff.patch");
         let patch = std::fs::read(&path).map_err(|_| {
             let failure = Failure::new(actum_api::error::NOT_FOUND, format!("there is no result of run {}", run.id));
             if run.state == RunState::Succeeded { failure.hint(crate::retention::GONE) } else { failure }
         })?;
+        let deltas = std::fs::read(open.left_by(&run)?.path("recording.json")).ok();
+        let deltas =
+            deltas.and_then(|bytes| Recording::read(&bytes).ok()).map(Recording::into_objects).unwrap_or_default();
         if out.json {
-            out.line(&json!({"run_id": run.id, "patch": String::from_utf8_lossy(&patch)}).to_string());
+            let patch = String::from_utf8_lossy(&patch);
+            out.line(&json!({"run_id": run.id, "patch": patch, "deltas": deltas}).to_string());
+        } else if self.stat {
+            let row = |delta: &Value| {
+                let word = |key: &str| delta[key].as_str().unwrap_or_default().to_owned();
+                format!("{:6}  {}", word("op"), word("path"))
+            };
+            deltas.iter().for_each(|delta| out.line(&row(delta)));
+            out.line(&count(deltas.len() as u64, "change", "changes"));
         } else {
             out.bytes(&patch);
         }
@@ -88,7 +103,7 @@ pub(crate) fn show(
     changes: &[actum_workspace::Change],
     stat: bool,
     out: &mut Out,
-    json: impl FnOnce() -> serde_json::Value,
+    json: impl FnOnce() -> Value,
 ) -> Result<(), Failure> {
     if out.json {
         out.line(&json().to_string());

@@ -1,12 +1,13 @@
 //! `actum resume` and `actum cancel`: go on with a run, go elsewhere from it, stop it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::Intent;
 use actum_contract::change::ChangeError;
 use actum_engine::{CancelError, Cancelled, ResumeError, Resumed, cancel, resume};
-use actum_ledger::run::{Filter, RunState};
+use actum_ledger::run::{Filter, Run as Row, RunState};
 use clap::Args;
 use serde_json::json;
 
@@ -19,7 +20,6 @@ use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::Open;
 use crate::ui::Out;
-use crate::workspace::now_ms;
 
 #[derive(Debug, Args)]
 #[command(
@@ -53,7 +53,6 @@ impl Resume {
             (_, true) => Intent::Override,
             _ => Intent::Resume,
         };
-        let started_ms = i64::try_from(now_ms()).unwrap_or(0);
         let project = Project::find(global)?;
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
@@ -71,6 +70,7 @@ impl Resume {
             Resumed::Forked(id) => id.clone(),
             _ => row.id.clone(),
         };
+        let before = progress_of(&open, &open.run(&id)?.submission)?;
         if resumed == Resumed::Complete {
             out.remark("the run had succeeded: there is nothing to go on with");
         } else if self.detach {
@@ -87,13 +87,21 @@ impl Resume {
         // What depends on it may have gone on too, and is told as well.
         let filter = Filter { submission: Some(row.submission.clone()), limit: 10_000, ..Filter::default() };
         let others = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
-        let others = others.into_iter().rev().filter(|other| other.id != id && other.updated_ms >= started_ms);
+        let has_moved = |other: &Row| before.get(&other.id) != Some(&(other.version, other.attempt));
+        let others = others.into_iter().rev().filter(|other| other.id != id && has_moved(other));
         let rows: Vec<_> = std::iter::once(row).chain(others).collect();
         out.result(&json!({"runs": rows.iter().map(run_json).collect::<Vec<_>>()}), || {
             rows.iter().map(|row| block(row, &open)).collect::<Vec<_>>().join("\n")
         });
         Ok(rows.iter().map(exit_code).max().unwrap_or(0))
     }
+}
+
+/// How far each run of a submission is: its journal's version and its attempt.
+fn progress_of(open: &Open, submission: &str) -> Result<BTreeMap<String, (u64, u64)>, Failure> {
+    let filter = Filter { submission: Some(submission.to_owned()), limit: 10_000, ..Filter::default() };
+    let runs = open.waiter.wait(open.waiter.runs.runs(&open.tenant, filter))?;
+    Ok(runs.into_iter().map(|run| (run.id, (run.version, run.attempt))).collect())
 }
 
 fn refused(e: ResumeError) -> Failure {
@@ -113,7 +121,7 @@ fn refused(e: ResumeError) -> Failure {
         }
         ResumeError::State(..) => Failure::new(error::RUN_STATE, e.to_string()),
         ResumeError::Lost => Failure::new(error::RUN_STATE, e.to_string()),
-        ResumeError::Refused(_) => Failure::new(error::INTERNAL, e.to_string()),
+        ResumeError::Refused(_) => Failure::new(error::RUN_STATE, e.to_string()),
         ResumeError::Store(e) => e.into(),
     }
 }

@@ -156,7 +156,8 @@ impl Run {
         };
         let submitted = submit(&open.waiter, wanted).map_err(|e| match e {
             actum_engine::SubmitError::Store(e) => Failure::from(e),
-            other => Failure::new(error::INTERNAL, other.to_string()),
+            actum_engine::SubmitError::Exists => Failure::new(error::IDEMPOTENCY_CONFLICT, e.to_string()),
+            actum_engine::SubmitError::Refused(_) => Failure::new(error::INPUT, e.to_string()),
         })?;
         if self.detach {
             let runs: Vec<Value> =
@@ -427,6 +428,11 @@ pub(crate) fn run_json(row: &Row) -> Value {
     if undone == true {
         shown["undone"] = json!(true);
     }
+    if row.metadata.is_empty() {
+        shown["damaged"] = json!(true);
+        shown["error_code"] = json!(error::STORE_DAMAGED);
+        shown["error"] = json!("the store has lost what the run was agreed on");
+    }
     shown
 }
 
@@ -494,6 +500,10 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
             lines.push(format!("  {sign} … and {} more", paths.len() - PATHS_SHOWN));
         }
     }
+    let outcome: Value = row.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    if let Ok(Some(waiting)) = super::status::why_waiting(open, row, &outcome) {
+        lines.push(format!("  waits {}", clean(&waiting)));
+    }
     let reason = run["error"].as_str().or(run["denial_reason"].as_str());
     if let Some(reason) = reason {
         let code = text("error_code");
@@ -526,7 +536,7 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
         ("STEP_LIMIT_EXCEEDED", _) => lines.push("  `--set FIELD=VALUE` allows more; `actum contract explain` lists the fields".to_owned()),
         (code, RunState::Failed) if code.starts_with("policy_denied.") || code.starts_with("loop_detected.") => {
             lines.push(format!("  `actum trace list --run {id}` shows what it asked, `actum policy explain` of the denied one why not"));
-            lines.push("  more is allowed by budget.spend of the work item (then run it anew), within `actum spend list`".to_owned());
+            lines.push(format!("  `actum spend authorize --run {id} --max-total AMOUNT` allows more, then `actum resume {id}`"));
         }
         (_, RunState::Failed) if text("status") == "denied" => {
             lines.push(format!("  `actum logs {id}` shows what it said; its work item says what is allowed"));

@@ -294,14 +294,7 @@ fn reconcile(open: &Open, mut wanted: Reconcile, out: &mut Out) -> Ended {
 
 /// A run by the beginning of its id; predictions and gateways have ids that are in no list of runs.
 fn run_named(open: &Open, text: &str) -> Result<String, Failure> {
-    let found = open.waiter.wait(open.waiter.runs.runs_named(&open.tenant, text))?;
-    match &found[..] {
-        [one] => Ok(one.id.clone()),
-        [] => Ok(text.to_owned()),
-        many if many.iter().any(|one| one.id == text) => Ok(text.to_owned()),
-        _ => Err(Failure::new(error::USAGE, format!("{text:?} is the beginning of several runs"))
-            .hint("give more of the id")),
-    }
+    Ok(open.named(text)?.map_or_else(|| text.to_owned(), |run| run.id))
 }
 
 fn is_same_scope(a: &Authorization, b: &Authorization) -> bool {

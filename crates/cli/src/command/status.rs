@@ -13,7 +13,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::{Open, contract_periods, spent};
-use crate::ui::{Out, table};
+use crate::ui::{Out, clean, table};
 use crate::workspace::time;
 
 #[derive(Debug, Args)]
@@ -113,6 +113,9 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
             "runtime_corrections": state.runtime_corrections, "heavy_corrections": state.heavy_corrections,
             "contracts": contract_periods(&state),
         });
+        if !state.failures.is_empty() {
+            shown["failures"] = json!(state.failures);
+        }
         shown["workspace"] = match &agreement.shared {
             Some(name) => json!(name),
             None => json!(agreement.workspace),
@@ -136,6 +139,9 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
             .collect();
         shown["waits_for"] = json!(waits);
     }
+    if let Some(waiting) = why_waiting(open, row, &outcome)? {
+        shown["waiting"] = json!(waiting);
+    }
     if !outcome["result"].is_null() {
         shown["result"] = outcome["result"].clone();
     }
@@ -151,6 +157,26 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         (shown["run"], shown["exit"]) = (run_json(row), json!(exit_code(row)));
     }
     Ok(shown)
+}
+
+/// Why a run that is not over makes no progress, as far as that is known here.
+pub(crate) fn why_waiting(open: &Open, row: &Row, outcome: &Value) -> Result<Option<String>, Failure> {
+    Ok(match row.state {
+        RunState::Queued => Some(match outcome["put_off"].as_str() {
+            Some(why) => format!("for a worker; the last one gave it back: {why}"),
+            None => format!("for a worker: `actum worker` or `actum resume {}`", row.id),
+        }),
+        RunState::Running if open.is_abandoned(row)? => {
+            Some(format!("its worker is gone: `actum worker` or `actum resume {}` continues it", row.id))
+        }
+        RunState::Blocked => {
+            let on = open.waiter.wait(open.waiter.runs.dependencies(&open.tenant, &row.id))?;
+            let open_ones = on.into_iter().filter(|(_, state)| *state != RunState::Succeeded);
+            let named: Vec<String> = open_ones.map(|(run, state)| format!("run {run} ({state})")).collect();
+            Some(format!("for {}", named.join(", ")))
+        }
+        _ => None,
+    })
 }
 
 fn text(row: &Row, shown: &Value, open: &Open) -> String {
@@ -186,6 +212,13 @@ fn text(row: &Row, shown: &Value, open: &Open) -> String {
             spent["reserved"],
             spent["reconcile_required"]
         ));
+    }
+    for failure in shown["failures"].as_array().into_iter().flatten() {
+        let failed: Option<actum_kernel::Failed> = serde_json::from_value(failure.clone()).ok();
+        lines.extend(failed.map(|failed| format!("  found     {}", clean(&failed.shown()))));
+    }
+    if let Some(waiting) = shown["waiting"].as_str() {
+        lines.push(format!("  waits     {}", clean(waiting)));
     }
     for waits in shown["waits_for"].as_array().into_iter().flatten() {
         lines.push(format!("  waits for {} ({})", word(&waits["run_id"]), word(&waits["state"])));

@@ -60,7 +60,7 @@ fn migrate(store: &Arc<dyn Store>, out: &mut Out) -> u8 {
 }
 
 async fn check(project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
-    let mut checks = vec![store.check_database().await?, store.check_spend().await?];
+    let mut checks = vec![store.check_database().await?, store.check_spend().await?, store.check_runs().await?];
     let mut ledgers = Vec::new();
     for tenant in store.tenants().await? {
         let finding = verify::walk(project, store, tenant, &[]).await?;

@@ -1,10 +1,11 @@
 //! `actum undo`: take a publication back. An undo is a publication itself, so it can be undone too.
 
 use actum_api::error;
+use actum_engine::Done;
 use actum_kernel::Event;
 use actum_ledger::head;
 use actum_ledger::run::Run;
-use actum_workspace::{Cause, Change, diff};
+use actum_workspace::{Cause, Change, Publication, diff};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use crate::project::Project;
 use crate::run::Open;
 use crate::shared::{self, Wanted};
 use crate::ui::Out;
-use crate::workspace::{self, Ledger, deltas_json, deltas_text, new_id, now_ms, paths_json};
+use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
@@ -66,6 +67,26 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
     Ok(0)
 }
 
+/// Tells the run behind a publication that it was undone; or, if an undo was undone as a whole, that its result is back.
+fn note_run(open: &Open, opened: &Opened, earlier: &Publication, made: &Publication) -> Result<(), Failure> {
+    let publication = made.id.clone();
+    let (stage, done) = match earlier.cause {
+        Cause::Publish => (earlier.of.clone(), Done::Undone { publication }),
+        Cause::Undo if made.kept.is_empty() => {
+            let first = opened.workspace.publications()?.into_iter().find(|known| known.id == earlier.of);
+            match first.filter(|first| first.cause == Cause::Publish) {
+                Some(first) => (first.of, Done::Redone { publication }),
+                None => return Ok(()),
+            }
+        }
+        _ => return Ok(()),
+    };
+    match open.run_behind(&stage)? {
+        Some((run, _)) => open.note_done(&run, &done),
+        None => Ok(()),
+    }
+}
+
 impl Undo {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
@@ -89,17 +110,14 @@ impl Undo {
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
         ledger.record(&opened, &publication, out)?;
         drop(lock);
-        // A run that was undone leaves the history: the same may be done again.
-        if let Some((run, _)) = open.run_behind(&earlier.of)?.filter(|_| earlier.cause == Cause::Publish) {
-            let done = actum_engine::Done::Undone { publication: publication.id.clone() };
-            actum_engine::note(&open.waiter, &run, &done, None)?;
-        }
+        // Before anything is said of the run: what is still in place was not undone.
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";
             return Err(Failure::new(error::PUBLISH_CONFLICT, message).details(json!({
                 "paths": paths_json(&publication.kept),
             })));
         }
+        note_run(&open, &opened, &earlier, &publication)?;
         let id = &publication.id;
         out.result(
             &json!({

@@ -43,6 +43,9 @@ impl RunHands {
             self.restore(state)?;
         }
         failures.truncate(FAILURES_MAX);
+        for failure in &failures {
+            self.folder.note(&format!("✗ {}", failure.shown()));
+        }
         Ok(Event::Checked(Checked { heavy, failures, timed_out, took_ms }))
     }
 

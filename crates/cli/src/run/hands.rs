@@ -336,16 +336,28 @@ impl RunHands {
                 missing.push(path.clone());
             }
         }
-        let duplicate_of = if capsule.is_empty() || self.repeats.is_some() {
-            None
-        } else {
-            let waiter = &self.shop.waiter;
-            waiter.wait(waiter.runs.admitted(&self.shop.tenant, &self.facts.place, &hash))?
+        let duplicate_of = match capsule.is_empty() || self.repeats.is_some() {
+            true => None,
+            false => self.duplicate_of(state, &hash)?,
         };
-        let duplicate_of = duplicate_of.map(|run| self.on_the_same(run)).transpose()?.flatten();
-        // The run itself, if it was interrupted behind its own admission.
-        let duplicate_of = duplicate_of.filter(|run| *run != self.facts.run);
         Ok(Event::Weighed { capsule: hash, duplicate_of, missing })
+    }
+
+    /// The run that was admitted with the same capsule, as long as what it published is in place (D-505).
+    fn duplicate_of(&self, state: &State, hash: &str) -> Done<Option<String>> {
+        let waiter = &self.shop.waiter;
+        let known = waiter.wait(waiter.runs.admitted(&self.shop.tenant, &self.facts.place, hash))?;
+        // The run itself, if it was interrupted behind its own admission.
+        let Some(run) = known.filter(|run| *run != self.facts.run) else { return Ok(None) };
+        let Some(run) = self.on_the_same(run)? else { return Ok(None) };
+        // The same capsule means the same changes: in place is what is in the workspace as we would leave it.
+        let (blobs, now) = (self.workspace.blobs(), self.ground()?);
+        for change in deltas(&self.changes(state)?) {
+            if lookup(blobs, now, &change.path)? != change.after {
+                return Ok(None);
+            }
+        }
+        Ok(Some(run))
     }
 
     /// A run that worked on the same workspace: the same done to another is no repetition.

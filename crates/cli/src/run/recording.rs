@@ -66,6 +66,11 @@ impl Recording {
         }
     }
 
+    /// The files that the run changed: `{op, path, …}` each.
+    pub(crate) fn into_objects(mut self) -> Vec<Value> {
+        serde_json::from_value(self.capsule["deltas"]["O"].take()).unwrap_or_default()
+    }
+
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         let recording: Self = serde_json::from_slice(bytes).map_err(|e| format!("it is no recording: {e}"))?;
         match recording.version {

@@ -15,7 +15,7 @@ use actum_ledger::access::Access;
 use actum_ledger::head::Heads;
 use actum_ledger::pointer::Pointers;
 use actum_ledger::registry::Registry;
-use actum_ledger::run::{Run, RunState, Runs};
+use actum_ledger::run::{Run, RunState, Runs, Written};
 use actum_ledger::spend::Spend;
 use actum_ledger::webhook::Webhooks;
 use actum_sandbox::{Identity, Spawner};
@@ -39,6 +39,9 @@ use crate::tool::cells::Programs;
 use crate::tool::shelf::Shelf;
 use crate::ui::Out;
 use crate::workspace::new_id;
+
+/// How often a run may change while something is written down about it.
+const NOTES_MAX: usize = 5;
 
 /// A project whose store is open for runs.
 pub(crate) struct Open {
@@ -90,18 +93,47 @@ impl Open {
     /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
     pub(crate) fn run_behind(&self, id: &str) -> Result<Option<(Run, PathBuf)>, Failure> {
         let prefix = id.split('.').next().unwrap_or(id);
-        let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
-        let [run] = &found[..] else { return Ok(None) };
-        let agreed = actum_engine::read_agreement(&run.metadata);
-        Ok(agreed.ok().map(|(_, agreement, _)| (run.clone(), agreement.workspace)))
+        let Some(run) = self.named(prefix)? else { return Ok(None) };
+        let agreed = actum_engine::read_without_contract(&run.metadata);
+        Ok(agreed.ok().map(|agreement| (run, agreement.workspace)))
+    }
+
+    /// Writes down what was done about a run that is over. Tries again if the run changed meanwhile.
+    pub(crate) fn note_done(&self, run: &Run, done: &actum_engine::Done) -> Result<(), Failure> {
+        let mut run = run.clone();
+        for _ in 0..NOTES_MAX {
+            match actum_engine::note(&self.waiter, &run, done, None)? {
+                Written::Done => return Ok(()),
+                Written::Lost => run = self.find(&run.id)?,
+                Written::Refused(refusal) => return Err(Failure::new(error::RUN_STATE, refusal.message)),
+            }
+        }
+        Err(Failure::new(error::RUN_STATE, format!("run {} is being changed by another command", run.id))
+            .hint("repeat the command"))
+    }
+
+    /// The run whose id begins so, if there is one. Empty and ambiguous ids are refused.
+    pub(crate) fn named(&self, text: &str) -> Result<Option<Run>, Failure> {
+        if text.is_empty() {
+            return Err(Failure::new(error::USAGE, "the run id is empty")
+                .hint("is a variable unset? `actum list` shows the runs there are"));
+        }
+        let mut found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, text))?;
+        match found.iter().position(|run| run.id == text) {
+            Some(at) => Ok(Some(found.swap_remove(at))),
+            None if found.len() > 1 => {
+                Err(Failure::new(error::USAGE, format!("{text:?} is the beginning of several runs"))
+                    .hint("give more of the id; `actum list` shows them"))
+            }
+            None => Ok(found.pop()),
+        }
     }
 
     /// The run whose id begins so, if it worked on a shared workspace, and the name of that.
     pub(crate) fn run_on_shared(&self, id: &str) -> Result<Option<(Run, String)>, Failure> {
-        let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, id))?;
-        let [run] = &found[..] else { return Ok(None) };
-        let agreed = actum_engine::read_agreement(&run.metadata);
-        Ok(agreed.ok().and_then(|(_, agreement, _)| Some((run.clone(), agreement.shared?))))
+        let Some(run) = self.named(id)? else { return Ok(None) };
+        let agreed = actum_engine::read_without_contract(&run.metadata);
+        Ok(agreed.ok().and_then(|agreement| Some((run, agreement.shared?))))
     }
 
     /// The run whose id begins so.
@@ -131,21 +163,10 @@ impl Open {
     }
 
     fn find(&self, prefix: &str) -> Result<Run, Failure> {
-        let found = self.waiter.wait(self.waiter.runs.runs_named(&self.tenant, prefix))?;
-        match <[Run; 1]>::try_from(found) {
-            Ok([run]) => Ok(run),
-            Err(found) if found.is_empty() => {
-                let failure = Failure::new(error::NOT_FOUND, format!("there is no run {prefix:?}"));
-                Err(failure.hint("`actum list` shows the runs there are"))
-            }
-            Err(found) => {
-                let exact = found.iter().find(|run| run.id == prefix).cloned();
-                exact.ok_or_else(|| {
-                    Failure::new(error::USAGE, format!("{prefix:?} is the beginning of several runs"))
-                        .hint("give more of the id; `actum list` shows them")
-                })
-            }
-        }
+        self.named(prefix)?.ok_or_else(|| {
+            Failure::new(error::NOT_FOUND, format!("there is no run {prefix:?}"))
+                .hint("`actum list` shows the runs there are")
+        })
     }
 }
 

@@ -211,6 +211,23 @@ fn with_a_budget_that_is_over_it_is_denied() {
     repeats(&actum, &id(&run));
 }
 
+/// More that is allowed to the run takes the place of the work item's budget when it is resumed.
+#[test]
+fn raised_budget_is_used_by_resume() {
+    let spent = turn(json!([write("a.txt", "a\n")]));
+    let script =
+        Script::default().turn(spent, Usage::new(4_000, 8_000)).turn(turn(json!([finish()])), Usage::new(1, 1));
+    let (actum, upstream) = project(script, STEP_ONLY);
+    let poor = with(rich(), "budget", json!({"spend": {"max_total": 20_000}}));
+    let (code, run) = one(&actum, poor, &[]);
+    assert_eq!(code, 3, "{run}");
+    let raised = actum.run(&["spend", "authorize", "--run", &id(&run), "--max-total", "900000000"]);
+    assert_eq!(raised.code, 0, "{}", raised.stderr);
+    let resumed = actum.run(&["resume", "--json", &id(&run)]);
+    assert_eq!(resumed.code, 0, "{}{}", resumed.stdout, resumed.stderr);
+    upstream.stop();
+}
+
 #[test]
 fn what_it_may_not_do_is_refused_and_told() {
     let alone = |operation: Value| turn(json!([operation]));

@@ -40,6 +40,7 @@ mod mcp_agents;
 mod money;
 mod objects;
 mod operations;
+mod outcome;
 mod pointer;
 mod pointer_explain;
 mod pointer_guard;

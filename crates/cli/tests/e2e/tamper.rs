@@ -241,3 +241,18 @@ fn on_postgres_too() {
     let backup = actum.run(&["store", "backup", "copy.db"]);
     assert_eq!((backup.code, actum.path("copy.db").exists()), (1, false));
 }
+
+/// A projection that was altered lets an illegal event be appended; the walk replays the state machine and finds it.
+#[test]
+fn illegal_history_behind_an_altered_projection() {
+    let actum = filled(actum());
+    let changed = database(&actum).execute("UPDATE execution SET state = 'failed', attempt = 1", []).unwrap();
+    assert!(changed > 0);
+    let execution: String =
+        database(&actum).query_row("SELECT execution FROM execution LIMIT 1", [], |row| row.get(0)).unwrap();
+    let appended = actum.run_with(&["ledger", "append"], event("t", &execution, 2, "planned").to_string().as_bytes());
+    assert_eq!(appended.code, 0, "{}{}", appended.stdout, appended.stderr);
+    let (_, why) = first_bad(&actum, &[]);
+    assert!(why.contains("rules of its execution"), "{why}");
+    assert_eq!(actum.run(&["store", "check"]).code, 1);
+}

@@ -193,7 +193,8 @@ pub(super) fn run_of(row: &Row) -> Result<Run, JournalError> {
         cancel: row.get(13),
         created_ms: row.get(14),
         updated_ms: row.get(15),
-        metadata: row.get(16),
+        // Missing only if the row was damaged: that run is refused, the others go on.
+        metadata: row.get::<_, Option<String>>(16).unwrap_or_default(),
         outcome: row.get(17),
     })
 }

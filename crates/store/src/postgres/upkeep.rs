@@ -21,7 +21,8 @@ use crate::retention::{Forget, Forgotten, Queue};
 use crate::spend::AUTHORIZATION;
 use crate::sqlite::Copy;
 use crate::upkeep::{
-    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, make_private, walk_of,
+    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, counted_runs, make_private,
+    walk_of,
 };
 use crate::{crash, tree};
 
@@ -68,6 +69,16 @@ impl Upkeep for Postgres {
             let sums = client.query(SUMS, &[]).await.map_err(failed)?;
             client.batch_execute("COMMIT").await.map_err(failed)?;
             Ok(audited(&all, &sums.iter().map(sum_of).collect::<Vec<_>>()))
+        })
+    }
+
+    fn check_runs(&self) -> Work<'_, Check> {
+        Box::pin(async move {
+            let sql = "SELECT count(*), count(*) - count(t.id) FROM run r
+                LEFT JOIN run_text t ON t.tenant = r.tenant AND t.id = r.id";
+            let client = self.pool.get().await.map_err(not_pooled)?;
+            let row = client.query_one(sql, &[]).await.map_err(failed)?;
+            Ok(counted_runs((row.get(0), row.get(1))))
         })
     }
 

@@ -151,7 +151,8 @@ pub(super) fn run_of(row: &Row<'_>) -> Result<Run, JournalError> {
         cancel: get(row, 13)?,
         created_ms: get(row, 14)?,
         updated_ms: get(row, 15)?,
-        metadata: get(row, 16)?,
+        // Missing only if the row was damaged: that run is refused, the others go on.
+        metadata: get::<Option<String>>(row, 16)?.unwrap_or_default(),
         outcome: get(row, 17)?,
     })
 }

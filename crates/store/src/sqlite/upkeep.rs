@@ -10,7 +10,9 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use super::{Sqlite, failed, read, retention, rows, spend_read};
 use crate::crash;
 use crate::retention::{Forget, Forgotten, Queue};
-use crate::upkeep::{Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, make_private, walk_of};
+use crate::upkeep::{
+    Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, counted_runs, make_private, walk_of,
+};
 
 impl Upkeep for Sqlite {
     fn queue(&self, now_ms: i64) -> Work<'_, Queue> {
@@ -43,6 +45,14 @@ impl Upkeep for Sqlite {
             let tx = connection.transaction().map_err(failed)?;
             let all = spend_read::authorizations(&tx, "true ORDER BY tenant, id", [])?;
             Ok(audited(&all, &spend_read::sums(&tx).map_err(failed)?))
+        })
+    }
+
+    fn check_runs(&self) -> Work<'_, Check> {
+        Box::pin(async move {
+            let sql = "SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM run_text t WHERE t.n = run.n)) FROM run";
+            let counted = self.connect()?.query_row(sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+            Ok(counted_runs(counted.map_err(failed)?))
         })
     }
 

@@ -1,0 +1,162 @@
+//! States and outcomes that must not contradict each other: undo and gate, duplicates, dependants, ids, damaged rows, and
+//! what commands say about runs that wait or failed.
+
+use std::fs;
+
+use actum_testkit::program::Program;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use super::run::{asked, id, item, one, project, run, until_it_acts, with};
+use super::runs::{end, state, submit, until, worker};
+
+fn gate(actum: &Program, run: &str) -> i32 {
+    actum.run(&["gate", run]).code
+}
+
+#[test]
+fn refused_undo_leaves_the_run_pinned() {
+    let actum = project(&[("a", "echo x > f")]);
+    let (_, done) = one(&actum, with(item("i", "a"), "test_command", json!("test -e f")), &[]);
+    let run = id(&done);
+    actum.file("f", "mine\n");
+    assert_eq!(actum.run(&["undo", &run]).code, 6, "every path was changed later");
+    assert_eq!(gate(&actum, &run), 0, "{}", actum.run(&["gate", &run]).stdout);
+    assert_ne!(asked(&actum, &["status", "--json", &run])["run"]["undone"], true);
+    // An undo takes the result back, and an undo of the undo puts it in place again.
+    actum.file("f", "x\n");
+    let undone = actum.run(&["undo", "--json", &run]);
+    assert_eq!((undone.code, gate(&actum, &run)), (0, 1));
+    let publication = undone.json()["publication"].as_str().unwrap().to_owned();
+    assert_eq!((actum.run(&["undo", &publication]).code, gate(&actum, &run)), (0, 0));
+    assert_eq!(fs::read_to_string(actum.path("f")).unwrap(), "x\n");
+}
+
+/// D-505: a duplicate is a result that is still in place.
+#[test]
+fn reverted_result_may_be_produced_again() {
+    let actum = project(&[("a", "echo x > x")]);
+    assert_eq!(one(&actum, item("i", "a"), &[]).0, 0);
+    fs::remove_file(actum.path("x")).unwrap();
+    let (code, again) = one(&actum, item("i", "a"), &[]);
+    assert_eq!(code, 0, "{again}");
+    assert!(actum.path("x").exists());
+}
+
+#[test]
+fn result_that_is_in_place_is_a_duplicate() {
+    let actum = project(&[("a", "echo x > x; sleep 2")]);
+    let path = actum.file("work.json", item("i", "a").to_string());
+    let start = || actum.start(&["run", "--json", path.to_str().unwrap()], &[]);
+    let first = start();
+    until_it_acts(&actum);
+    let second = start();
+    let ended = [first.finish(), second.finish()];
+    let mut codes: Vec<i32> = ended.iter().map(|(code, ..)| *code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 3], "{ended:?}");
+    assert!(ended.iter().any(|(_, lines, _)| lines.concat().contains("DUPLICATE_CAPSULE")), "{ended:?}");
+}
+
+fn dependent() -> (Program, String, String) {
+    let actum = project(&[("a", "[ \"$ACTUM_ATTEMPT\" -gt 1 ]; echo a > a.txt"), ("b", "cat a.txt > b.txt")]);
+    let (code, runs) = run(&actum, json!([item("a", "a"), with(item("b", "b"), "dependencies", json!(["a"]))]), &[]);
+    assert_eq!((code, &runs[1]["error_code"]), (1, &json!("DEPENDENCY_FAILED")));
+    let (a, b) = (id(&runs[0]), id(&runs[1]));
+    (actum, a, b)
+}
+
+#[test]
+fn dependant_resumed_too_early_can_be_resumed_again() {
+    let (actum, a, b) = dependent();
+    for _ in 0..2 {
+        let early = actum.run(&["resume", "--json", &b]);
+        assert_eq!(early.code, 1, "{}{}", early.stdout, early.stderr);
+        assert_eq!(early.json()["runs"][0]["error_code"], "DEPENDENCY_FAILED");
+    }
+    // The old failure of the other one does not count.
+    let resumed = actum.run(&["resume", "--json", &a]);
+    assert_eq!((resumed.code, resumed.json()["runs"].as_array().unwrap().len()), (0, 1), "{}", resumed.stdout);
+    let resumed = actum.run(&["resume", "--json", &b]);
+    assert_eq!(resumed.code, 0, "{}{}", resumed.stdout, resumed.stderr);
+    assert_eq!(fs::read_to_string(actum.path("b.txt")).unwrap(), "a\n");
+    assert_eq!(actum.run(&["ledger", "verify", "--json"]).json()["valid"], true);
+}
+
+/// D-511: an unset variable in CI never names a run.
+#[test]
+fn empty_and_ambiguous_ids_are_refused() {
+    let actum = project(&[("a", "echo x > x")]);
+    let (_, done) = one(&actum, with(item("i", "a"), "test_command", json!("true")), &[]);
+    for command in ["gate", "resume", "cancel", "status", "undo", "apply", "diff", "receipt", "verify", "replay"] {
+        let refused = actum.run(&[command, ""]);
+        assert!(matches!(refused.code, 2 | 7), "{command}: {} {}{}", refused.code, refused.stdout, refused.stderr);
+        assert!(!refused.stdout.contains("PASS"), "{command}");
+    }
+    let spend = actum.run(&["spend", "authorize", "--run", "", "--max-total", "5"]);
+    assert_eq!(spend.code, 2, "{}{}", spend.stdout, spend.stderr);
+    assert_eq!(state(&actum, &id(&done)), "succeeded");
+    assert!(actum.path("x").exists());
+    let (_, second) = one(&actum, item("j", "a"), &["--dry-run"]);
+    let prefix: String =
+        id(&done).chars().zip(id(&second).chars()).take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
+    for command in ["gate", "resume", "cancel", "status", "undo", "apply", "diff"] {
+        let refused = actum.run(&[command, &prefix]);
+        assert!(matches!(refused.code, 2 | 7), "{command}: {} {}", refused.code, refused.stdout);
+    }
+}
+
+fn database(actum: &Program) -> Connection {
+    Connection::open(actum.path(".actum/actum.db")).unwrap()
+}
+
+#[test]
+fn damaged_run_does_not_block_the_others() {
+    let actum = project(&[("a", "echo x > $ACTUM_WORK_ITEM_ID")]);
+    actum.file("work.yaml", json!([item("one", "a"), item("two", "a")]).to_string());
+    let runs = submit(&actum, &[]);
+    let sql = "DELETE FROM run_text WHERE n = (SELECT n FROM run WHERE id = ?1)";
+    assert_eq!(database(&actum).execute(sql, [&runs[0]]).unwrap(), 1);
+    let check = actum.run(&["store", "check", "--json"]);
+    assert_eq!(check.code, 1, "{}", check.stdout);
+    assert!(check.stdout.contains("1 of 2 runs"), "{}", check.stdout);
+    let worker = worker(&actum, &[], &[]);
+    until("the other is done", || state(&actum, &runs[1]) == "succeeded");
+    until("the damaged one is reported", || {
+        let listed = asked(&actum, &["list", "--json"]);
+        let row = listed["runs"].as_array().unwrap().iter().find(|row| row["run_id"] == runs[0].as_str()).cloned();
+        row.is_some_and(|row| row["damaged"] == true && row["state"] == "failed")
+    });
+    end(worker);
+    assert!(actum.path("two").exists() && !actum.path("one").exists());
+}
+
+#[test]
+fn status_logs_and_diff_say_what_happened() {
+    let actum = project(&[("bad", "printf '{' > broken.json"), ("good", "echo x > x; echo y > y")]);
+    let (_, failed) = one(&actum, item("i", "bad"), &[]);
+    let run = id(&failed);
+    for command in [&["status", &run][..], &["show", &run], &["logs", &run]] {
+        let shown = actum.run(command).stdout;
+        assert!(shown.contains("broken.json"), "{command:?}: {shown}");
+    }
+    let failures = asked(&actum, &["status", "--json", &run])["failures"].clone();
+    assert_eq!(failures[0]["path"], "broken.json", "{failures}");
+    let (_, done) = one(&actum, item("j", "good"), &[]);
+    let stat = actum.run(&["diff", "--stat", &id(&done)]).stdout;
+    assert!(stat.contains("2 changes") && !stat.contains("+++"), "{stat}");
+    assert_eq!(asked(&actum, &["diff", "--json", &id(&done)])["deltas"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn runs_that_wait_say_for_what() {
+    let actum = project(&[("a", "true")]);
+    let items = json!([item("a", "a"), with(item("b", "a"), "dependencies", json!(["a"]))]);
+    actum.file("work.yaml", items.to_string());
+    let runs = submit(&actum, &[]);
+    let waiting = |run: &str| asked(&actum, &["status", "--json", run])["waiting"].as_str().unwrap().to_owned();
+    assert!(waiting(&runs[0]).contains("actum worker"));
+    assert!(waiting(&runs[1]).contains(&runs[0]));
+    let shown: Value = asked(&actum, &["status", "--json", &runs[1]]);
+    assert_eq!(shown["waits_for"][0]["run_id"], runs[0].as_str());
+}
