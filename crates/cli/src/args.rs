@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::command::{
     apply, approvals, artifact, canon, compile, completions, contract, dataset, diff, doctor, eval, events, exec,
-    gateway, init, key, ledger, logs, mcp, pointer, predict, prove, receipt, resume, run, sandbox, schema, serve,
-    signature, snapshot, spend, stage, status, store, token, tool, trace, undo, webhook, worker, workspace,
+    gateway, init, key, ledger, logs, mcp, pointer, predict, prove, receipt, recover, resume, run, sandbox, schema,
+    serve, signature, snapshot, spend, stage, status, store, token, tool, trace, undo, webhook, worker, workspace,
 };
 use crate::seat::Seat;
 use crate::ui;
@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Init(init::Init),
     /// The main job: submit the items of a work file, execute them, wait
     Run(run::Run),
+    /// Complete or roll back what a crash left behind
+    Recover(recover::Recover),
     /// Show the status of a run, or run counts
     #[command(visible_alias = "show")]
     Status(status::Status),

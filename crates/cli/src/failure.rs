@@ -153,6 +153,7 @@ impl From<actum_workspace::Error> for Failure {
             return Self::new(error::DISK_FULL, message);
         }
         match e {
+            Error::Publisher { .. } => Self::new(error::FILE, message),
             Error::Conflict(conflict) => {
                 let paths: Vec<_> = conflict.paths.iter().map(ToString::to_string).collect();
                 let blocked: Vec<_> = conflict.in_the_way.iter().map(ToString::to_string).collect();

@@ -23,7 +23,9 @@ mod model;
 mod progress;
 mod project;
 mod protect;
+mod publisher;
 mod purse;
+mod recover;
 mod reference;
 mod repository;
 mod retention;
@@ -46,6 +48,10 @@ fn main() -> ExitCode {
         }
         return ExitCode::from(code);
     }
+    if let Some(code) = publisher::serve(&arguments) {
+        return ExitCode::from(code);
+    }
+    publisher::install();
     // Its cell is built while we find out what it is for.
     let ahead = command::sandbox::ahead(&arguments);
     let (parsed, typed) = match args::parse(&arguments) {

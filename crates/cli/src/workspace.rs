@@ -65,6 +65,8 @@ pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened
 /// Locks a workspace that is to be changed. Whoever held the lock before may have died in the middle: what he left is
 /// carried to its end first.
 pub(crate) fn lock(project: &Project, opened: &Opened, out: &Out) -> Result<Lock, Failure> {
+    // Runs first: what one of them has published is written down with its end.
+    crate::recover::recover_quietly(project, out);
     let lock = opened.workspace.lock()?;
     let recovered = opened.workspace.recover(&lock)?;
     for publication in recovered.applied {

@@ -179,12 +179,16 @@ impl Driver<'_> {
             if !matches!(effect, Effect::Freeze | Effect::Stage | Effect::Weigh | Effect::Publish) {
                 pen.send();
             }
-            // Whoever was asked to stop begins nothing more.
+            // A process that was asked to stop begins nothing more. What may be published already is found out, though: an
+            // attempt that has begun to publish ends only by what became of that.
+            let is_publishing = effect == Effect::Publish && state.publishing.is_some();
             let event = match stop.why() {
-                Some(_) => Event::Stopped { cancelled: false, reason: String::new() },
-                None => perform(&mut *hands, &effect, &mut state, stop, Some(pen)),
+                Some(Why::Lost) => return Err(NotWritten::Lost),
+                Some(_) if !is_publishing => Event::Stopped { cancelled: false, reason: String::new() },
+                _ => perform(&mut *hands, &effect, &mut state, stop, Some(pen)),
             };
-            if let Some(why) = hands.put_off().filter(|_| self.may_put_off(run) && !is_published(&event)) {
+            let may_put_off = self.may_put_off(run) || state.publishing.is_some();
+            if let Some(why) = hands.put_off().filter(|_| may_put_off && !is_published(&event)) {
                 return self.put_off(run, pen, &why);
             }
             match stop.why() {

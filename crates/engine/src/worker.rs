@@ -111,6 +111,33 @@ impl Engine {
         }
     }
 
+    /// Takes over one run whose worker is gone, and drives it until it is over or given back. False if another worker has
+    /// it. For runs that have little left to do: the lease is not renewed.
+    pub fn take_over(&self, run: &Run) -> Result<bool, JournalError> {
+        let claim = Claim {
+            owner: self.settings.owner.clone(),
+            place: run.place.clone(),
+            lease_ms: u64::try_from(self.settings.lease.as_millis()).unwrap_or(u64::MAX),
+            runs_max: 1,
+            submission: None,
+            run: Some(run.id.clone()),
+            dead: self.workshop.gone(),
+        };
+        let Some(run) = self.waiter.wait(self.waiter.runs.claim(claim))?.pop() else { return Ok(false) };
+        self.driver().drive(&run, &Arc::default());
+        Ok(true)
+    }
+
+    fn driver(&self) -> Driver<'_> {
+        Driver {
+            waiter: &self.waiter,
+            workshop: &*self.workshop,
+            watch: &*self.watch,
+            owner: &self.settings.owner,
+            hands_back: self.settings.submission.is_none(),
+        }
+    }
+
     /// Stops everything here; the runs can go on later.
     pub fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
@@ -156,14 +183,7 @@ impl Engine {
             if self.interrupted.load(Ordering::SeqCst) {
                 stop.stop(Why::Interrupted);
             }
-            let driver = Driver {
-                waiter: &self.waiter,
-                workshop: &*self.workshop,
-                watch: &*self.watch,
-                owner: &self.settings.owner,
-                hands_back: self.settings.submission.is_none(),
-            };
-            driver.drive(&run, &stop);
+            self.driver().drive(&run, &stop);
             // Not what was claimed in its place, here too.
             locked(&self.held).retain(|id, (held, _)| *id != run.id || held.epoch != run.epoch);
             *locked(&self.busy) -= 1;
@@ -278,6 +298,7 @@ impl Engine {
                 lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
                 runs_max,
                 submission: submission.clone(),
+                run: None,
                 dead: gone.to_vec(),
             }))?);
         }

@@ -128,6 +128,8 @@ pub struct Claim {
     pub runs_max: usize,
     /// Only runs of this submission.
     pub submission: Option<String>,
+    /// Only this run.
+    pub run: Option<String>,
     /// Owners that are known to be gone: their leases count for nothing.
     pub dead: Vec<String>,
 }

@@ -3,6 +3,8 @@
 //! Both dialects have one writer each that takes whatever waits, up to a bound, and commits it together. At one
 //! caller that costs nothing; at many it shares the price of a durable commit among them.
 
+use std::sync::{Arc, OnceLock};
+
 use actum_contract::id::Tenant;
 use actum_contract::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX};
 use actum_ledger::access::KEPT_BYTES_MAX;
@@ -98,15 +100,17 @@ impl Batch {
 
 /// The callers' end.
 #[derive(Debug, Clone)]
-pub(crate) struct Sender(mpsc::Sender<(Request, Answer)>);
+pub(crate) struct Sender(mpsc::Sender<(Request, Answer)>, Arc<OnceLock<String>>);
 
 /// The writer's end.
 #[derive(Debug)]
-pub(crate) struct Receiver(mpsc::Receiver<(Request, Answer)>);
+pub(crate) struct Receiver(mpsc::Receiver<(Request, Answer)>, Arc<OnceLock<String>>);
 
 pub(crate) fn queue() -> (Sender, Receiver) {
     let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
-    (Sender(sender), Receiver(receiver))
+    // Why the writer has stopped, for those who ask afterwards.
+    let stopped = Arc::new(OnceLock::new());
+    (Sender(sender, Arc::clone(&stopped)), Receiver(receiver, stopped))
 }
 
 impl Sender {
@@ -114,16 +118,19 @@ impl Sender {
     fn send<T: 'static>(&self, request: Request, expected: fn(Done) -> Option<T>) -> Work<'static, T> {
         let (answer, answered) = oneshot::channel();
         let sent = self.0.try_send((request, answer));
+        let reason = Arc::clone(&self.1);
+        let stopped = move || match reason.get() {
+            Some(why) => format!("its writer has stopped: {why}; start actum again"),
+            None => "its writer has stopped; start actum again".to_owned(),
+        };
         Box::pin(async move {
             sent.map_err(|e| {
                 JournalError::Unavailable(match e {
                     mpsc::error::TrySendError::Full(_) => "too many requests are waiting; try again".into(),
-                    mpsc::error::TrySendError::Closed(_) => "its writer has stopped; start actum again".into(),
+                    mpsc::error::TrySendError::Closed(_) => stopped(),
                 })
             })?;
-            let done = answered.await.unwrap_or_else(|_| {
-                Err(JournalError::Unavailable("its writer has stopped; start actum again".into()))
-            })?;
+            let done = answered.await.unwrap_or_else(|_| Err(JournalError::Unavailable(stopped())))?;
             expected(done).ok_or_else(|| JournalError::Damaged("the writer gave the answer to another question".into()))
         })
     }
@@ -249,6 +256,11 @@ impl Sender {
 }
 
 impl Receiver {
+    /// The writer stops for good: what comes later is answered with the reason.
+    pub(crate) fn stop_because(&self, why: &JournalError) {
+        let _ = self.1.set(why.to_string());
+    }
+
     /// The next batch, for a writer that is a thread; nothing once all callers are gone.
     pub(crate) fn next_blocking(&mut self) -> Option<Batch> {
         let first = self.0.blocking_recv()?;

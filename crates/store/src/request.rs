@@ -51,7 +51,7 @@ impl RunRequest {
     }
 
     pub(crate) fn claim(mut claim: Claim) -> Result<Self, JournalError> {
-        keys([&claim.place, &claim.owner].into_iter().chain(&claim.submission).chain(&claim.dead))?;
+        keys([&claim.place, &claim.owner].into_iter().chain(&claim.submission).chain(&claim.run).chain(&claim.dead))?;
         claim.runs_max = claim.runs_max.min(CLAIM_RUNS_MAX);
         claim.lease_ms = claim.lease_ms.min(LEASE_MS_MAX);
         Ok(Self::Claim(claim))

@@ -300,11 +300,21 @@ impl Running {
         found
     }
 
-    /// SIGKILL; then the lines that were still on their way.
+    /// SIGKILL, also to processes of its own that would survive it, as when the machine stops; then the lines that were
+    /// still on their way.
     pub fn kill(mut self) -> Vec<String> {
+        let detached: Vec<Process> =
+            self.below().into_iter().filter(|process| process.has_argument(DETACHED)).collect();
         self.child.kill().expect("it can be killed");
+        detached.iter().for_each(Process::kill);
         self.child.wait().expect("it ends");
         std::iter::from_fn(|| self.line()).collect()
+    }
+
+    /// SIGKILL to the process alone; what survives it goes on.
+    pub fn kill_alone(mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
     }
 
     /// Nobody reads its output any more; waits for the end.
@@ -352,6 +362,9 @@ impl Drop for Launched {
     }
 }
 
+/// The argument of processes that survive their caller.
+const DETACHED: &str = "--actum-detached";
+
 /// Some process of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
@@ -367,6 +380,15 @@ impl Process {
         let words: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
         let began = words.get(19)?.to_string();
         (!matches!(words.first(), Some(&"Z" | &"X"))).then_some(Self { id, began })
+    }
+
+    fn has_argument(&self, word: &str) -> bool {
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.id)).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+    }
+
+    fn kill(&self) {
+        let _ = Command::new("kill").args(["-KILL", &self.id.to_string()]).stderr(Stdio::null()).status();
     }
 
     pub fn lives(&self) -> bool {

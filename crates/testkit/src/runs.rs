@@ -73,7 +73,7 @@ pub fn after(run: NewRun, depends_on: &[&str]) -> NewRun {
 
 pub fn claim_of(place: &str, runs_max: usize) -> Claim {
     let (owner, place) = ("worker-1".into(), place.into());
-    Claim { owner, place, lease_ms: LONG_MS, runs_max, submission: None, dead: Vec::new() }
+    Claim { owner, place, lease_ms: LONG_MS, runs_max, submission: None, run: None, dead: Vec::new() }
 }
 
 pub fn held(run: &Run) -> Held {

@@ -15,6 +15,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error("cannot {doing} {place}: {source}")]
     Io { doing: &'static str, place: String, source: io::Error },
+    /// The process that publishes could not do it.
+    #[error("{message}")]
+    Publisher { message: String, source: io::Error },
     #[error(transparent)]
     Blob(#[from] BlobError),
     /// Sockets, pipes and devices have no content that could be kept.
@@ -102,10 +105,20 @@ fn one_or_many<T>(items: &[T], one: &str, many: &str) -> String {
 }
 
 impl Error {
+    /// The system's own number for what failed.
+    pub(crate) fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Io { source, .. } | Self::Publisher { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
     /// No room on the disk, or none left in the user's share of it.
     pub fn is_full(&self) -> bool {
         let source = match self {
-            Self::Io { source, .. } | Self::Blob(BlobError::Io { source, .. }) => source,
+            Self::Io { source, .. } | Self::Publisher { source, .. } | Self::Blob(BlobError::Io { source, .. }) => {
+                source
+            }
             _ => return false,
         };
         matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

@@ -123,10 +123,17 @@ impl<'a> Transaction<'a> {
         match this.prepare(blobs) {
             Ok(()) => Ok(this),
             Err(e) => {
+                // The journal first: a folder that is removed only in part must not be taken for a commitment.
+                let _ = fs::remove_file(this.folder.join("journal"));
+                let _ = sync_parent(&this.folder.join("journal"));
                 let _ = fs::remove_dir_all(&this.folder);
                 Err(e)
             }
         }
+    }
+
+    pub(crate) fn into_publication(self) -> Publication {
+        self.publication
     }
 
     fn open(root: &'a Root, folder: PathBuf, publication: Publication) -> Result<Self> {
@@ -223,8 +230,14 @@ impl<'a> Transaction<'a> {
                     Error::Conflict(conflict) => Error::Conflict(Conflict { kept, ..conflict }),
                     other => other,
                 }),
-                // It will be taken back by whoever opens the workspace next.
-                Err(worse) => Err(worse),
+                // It will be taken back by whoever opens the workspace next. What failed first is the reason.
+                Err(worse) => Err(Error::Publisher {
+                    message: format!("{cause}; taking it back failed too: {worse}"),
+                    source: worse
+                        .errno()
+                        .or(cause.errno())
+                        .map_or_else(|| io::Error::other("it could not be taken back"), io::Error::from_raw_os_error),
+                }),
             },
         }
     }
@@ -421,6 +434,14 @@ impl<'a> Transaction<'a> {
         fs::rename(self.folder.join(from), &to).map_err(at("write", &to))?;
         sync_parent(&to)
     }
+}
+
+/// Makes the changes of a committed transaction, or takes all of them back.
+pub(crate) fn finish(root: &Root, folder: &Path) -> Result<Publication> {
+    let path = folder.join("journal");
+    let bytes = load(&path)?.ok_or_else(|| Error::Record(path.display().to_string()))?;
+    let publication = Publication::parse(&bytes, &path.display().to_string())?;
+    Transaction::open(root, folder.to_owned(), publication)?.apply()
 }
 
 /// Carries a transaction that was found to an end.

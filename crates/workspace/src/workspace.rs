@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
@@ -25,6 +27,7 @@ use crate::snapshot::Snapshot;
 use crate::stage::{Sealed, Stage, one_of};
 use crate::transaction::{self, Outcome, Transaction, folder_of};
 use crate::tree::{self, Kind};
+use crate::{pending, publisher};
 
 /// A folder, where we keep what we know about it, and where contents are.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ pub struct Recovered {
 
 /// Held while the workspace is changed; dies with its owner.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "open as long as it is held")] File);
+pub struct Lock(File);
 
 /// A change that is to be made, and to what.
 struct Wanted {
@@ -171,7 +174,7 @@ impl Workspace {
         make_own_folder(&self.path().join(".actum"))?;
         let (path, file) = self.lock_file()?;
         file.lock().map_err(at("lock", &path))?;
-        Ok(Lock(file))
+        Ok(held_by_us(file))
     }
 
     fn lock_file(&self) -> Result<(PathBuf, File)> {
@@ -326,7 +329,7 @@ impl Workspace {
     }
 
     /// The one way in which a workspace is changed.
-    fn change(&self, _held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
+    fn change(&self, held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
         let now = self.freeze_into(&*batch, rules, false)?;
         let mut fit = fit(&*self.blobs, Ground::Disk(&self.root), wanted.base, &wanted.changes, now.id)?;
         let fits = fit.conflicts.is_empty() && fit.in_the_way.is_empty();
@@ -357,11 +360,93 @@ impl Workspace {
         if publication.changes.is_empty() {
             return Ok(publication);
         }
-        let transaction = Transaction::commit(&self.root, &*self.blobs, publication)?;
+        let id = publication.id.clone();
+        pending::mark(&self.home, &id, self.path())?;
+        let made = self.carry_out(held, publication, batch);
+        // What was taken back as a whole is nobody's concern any more; what is still between two states is.
+        if made.is_err() && !folder_of(self.path()).join(&id).exists() {
+            pending::forget(&self.home, &id)?;
+        }
+        made
+    }
+
+    /// Commits to a publication and has it finished, by a process that survives this one.
+    fn carry_out(&self, held: &Lock, publication: Publication, batch: Box<dyn Batch + '_>) -> Result<Publication> {
+        let id = publication.id.clone();
+        // Before the commit: from then on there is always a process that finishes it.
+        let process = publisher::start(self.path(), &id, held.0.as_fd())?;
+        let transaction = match Transaction::commit(&self.root, &*self.blobs, publication) {
+            Ok(transaction) => transaction,
+            Err(e) => {
+                process.into_iter().for_each(|process| process.abandon());
+                return Err(e);
+            }
+        };
         // The journal refers to the contents from here on.
         drop(batch);
-        transaction.apply()
+        match process {
+            None => transaction.apply(),
+            Some(process) => {
+                let publication = transaction.into_publication();
+                publisher::finish(&self.root, &id, process)?;
+                Ok(publication)
+            }
+        }
     }
+
+    /// Whether a publication is between two states: committed or being taken back, and not at its end.
+    pub fn is_torn(&self, id: &str) -> bool {
+        let folder = folder_of(self.path()).join(id);
+        ["journal", "abort"].iter().any(|name| folder.join(name).exists())
+    }
+
+    /// Folder, run and ledger agree about a publication: nobody has to look at it again.
+    pub fn forget_pending(&self, id: &str) -> Result<()> {
+        pending::forget(&self.home, id)
+    }
+
+    /// Locks the workspace if that is possible within a moment; else who holds it.
+    pub fn lock_within(&self, patience: Duration) -> Result<std::result::Result<Lock, LockHolder>> {
+        make_own_folder(&self.path().join(".actum"))?;
+        let (path, file) = self.lock_file()?;
+        let until = Instant::now() + patience;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Ok(held_by_us(file))),
+                Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(LOCK_ASKED_EVERY);
+                }
+                Err(fs::TryLockError::WouldBlock) => {
+                    return Ok(Err(LockHolder(fs::read_to_string(&path).unwrap_or_default().trim().to_owned())));
+                }
+                Err(fs::TryLockError::Error(e)) => return Err(at("lock", &path)(e)),
+            }
+        }
+    }
+}
+
+/// How often a lock is asked for that another process holds.
+const LOCK_ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// The process that holds a workspace's lock, as it describes itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockHolder(String);
+
+impl std::fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "another process" } else { &self.0 })
+    }
+}
+
+/// Writes into the lock who holds it, for those who wait.
+fn held_by_us(mut file: File) -> Lock {
+    use std::io::{Seek as _, Write as _};
+
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (process, user) = (std::process::id(), rustix::process::geteuid().as_raw());
+    let text = format!("process {process} of user {user} on {}\n", host.trim());
+    let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
+    Lock(file)
 }
 
 /// Makes the folder in which this program keeps its own things: for the owner's eyes only, and ignored by git. One that

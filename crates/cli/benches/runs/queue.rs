@@ -44,6 +44,7 @@ pub(crate) fn claims() {
                 lease_ms: 60_000,
                 runs_max: 1,
                 submission: None,
+                run: None,
                 dead: Vec::new(),
             };
             let claimed = waiter.wait(waiter.runs.claim(claim)).expect("claimed");
@@ -77,6 +78,7 @@ pub(crate) fn takeover() {
             lease_ms: 1_500,
             runs_max: 1,
             submission: None,
+            run: None,
             dead: Vec::new(),
         };
         let begun = Instant::now();

@@ -114,6 +114,7 @@ impl Apply {
             let done = actum_engine::Done::Applied { publication: publication.id.clone(), drift };
             open.note_done(&run, &done)?;
         }
+        opened.workspace.forget_pending(&publication.id)?;
         out.result(
             &json!({
                 "publication": publication.id,

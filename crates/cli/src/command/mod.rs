@@ -25,6 +25,7 @@ pub(crate) mod pointer;
 pub(crate) mod predict;
 pub(crate) mod prove;
 pub(crate) mod receipt;
+pub(crate) mod recover;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod sandbox;
@@ -60,9 +61,11 @@ pub(crate) type Ended = Result<u8, Failure>;
 pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended {
     let Parsed { global, command } = parsed;
     go(&global)?;
+    crate::recover::before(&command, &global, out)?;
     match command {
         Command::Init(init) => init.run(&global, out),
         Command::Run(run) => run.run(&global, out),
+        Command::Recover(recover) => recover.run(&global, out),
         Command::Signature(verb) => verb.run(&global, out),
         Command::Artifact(verb) => verb.run(&global, out),
         Command::Pointer(verb) => verb.run(&global, out),

@@ -91,6 +91,8 @@ impl Run {
         let work = read(&document)?;
         let project =
             if document.name == "stdin" { Project::find(global)? } else { Project::of_file(&self.file, global)? };
+        // The file may belong to another project than the one we are in.
+        crate::recover::recover_quietly(&project, out);
         let items = with_dependencies(work.items.clone(), &self.item).map_err(|e| disordered(&e, &document))?;
         let levels = levels(&items).map_err(|e| disordered(&e, &document))?;
         if let Some(item) = items.iter().find(|item| self.dry_run && !item.dependencies.is_empty()) {

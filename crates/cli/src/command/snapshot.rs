@@ -187,6 +187,7 @@ impl Thaw {
         let lock = workspace::lock(project, &opened, out)?;
         let publication = opened.workspace.thaw(&lock, snapshot.id, &rules, &new_id(), now_ms(), self.discard)?;
         ledger.record(&opened, &publication, out)?;
+        opened.workspace.forget_pending(&publication.id)?;
         out.result(
             &json!({
                 "id": id,

@@ -28,8 +28,7 @@ pub(crate) struct Undo {
 /// What a run published to a shared workspace is taken back from its head, wherever it still stands.
 fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
     if !run.state.is_over() {
-        let failure = Failure::new(error::RUN_STATE, format!("run {} is not over: it is {}", run.id, run.state));
-        return Err(failure.hint("wait for its end; then it can be taken back"));
+        return Err(not_over(run));
     }
     let events = actum_engine::full_history(&open.waiter, run)?;
     let published = events.iter().rev().find_map(|event| match event {
@@ -68,7 +67,13 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
 }
 
 /// Tells the run behind a publication that it was undone; or, if an undo was undone as a whole, that its result is back.
-fn note_run(open: &Open, opened: &Opened, earlier: &Publication, made: &Publication) -> Result<(), Failure> {
+/// The run that did not know it yet. Doing it twice is doing it once.
+pub(crate) fn note_run(
+    open: &Open,
+    opened: &Opened,
+    earlier: &Publication,
+    made: &Publication,
+) -> Result<Option<String>, Failure> {
     let publication = made.id.clone();
     let (stage, done) = match earlier.cause {
         Cause::Publish => (earlier.of.clone(), Done::Undone { publication }),
@@ -76,15 +81,25 @@ fn note_run(open: &Open, opened: &Opened, earlier: &Publication, made: &Publicat
             let first = opened.workspace.publications()?.into_iter().find(|known| known.id == earlier.of);
             match first.filter(|first| first.cause == Cause::Publish) {
                 Some(first) => (first.of, Done::Redone { publication }),
-                None => return Ok(()),
+                None => return Ok(None),
             }
         }
-        _ => return Ok(()),
+        _ => return Ok(None),
     };
-    match open.run_behind(&stage)? {
-        Some((run, _)) => open.note_done(&run, &done),
-        None => Ok(()),
+    let Some((run, _)) = open.run_behind(&stage)? else { return Ok(None) };
+    let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &run.id, 0))?;
+    let events = actum_engine::events_of(&rows).unwrap_or_default();
+    let names_it = |event: &Event| matches!(event, Event::Warned { what } if what.ends_with(&made.id));
+    if events.iter().any(names_it) {
+        return Ok(None);
     }
+    open.note_done(&run, &done)?;
+    Ok(Some(run.id))
+}
+
+fn not_over(run: &Run) -> Failure {
+    Failure::new(error::RUN_STATE, format!("run {} is not over: it is {}", run.id, run.state))
+        .hint("wait for its end, or cancel it; a published result can be undone then")
 }
 
 impl Undo {
@@ -101,6 +116,9 @@ impl Undo {
                 .unwrap_or_else(|| Failure::new(error::RUN_STATE, format!("run {} has no result of yours", self.id))));
         }
         let behind = open.run_behind(&self.id)?;
+        if let Some((run, _)) = behind.as_ref().filter(|(run, _)| !run.state.is_over()) {
+            return Err(not_over(run));
+        }
         let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
         let opened = workspace::open(&project, folder, out)?;
         let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
@@ -118,6 +136,7 @@ impl Undo {
             })));
         }
         note_run(&open, &opened, &earlier, &publication)?;
+        opened.workspace.forget_pending(&publication.id)?;
         let id = &publication.id;
         out.result(
             &json!({

@@ -46,6 +46,8 @@ pub(crate) struct RunHands {
     pub(super) workspace: Workspace,
     pub(super) rules: Rules,
     pub(super) folder: RunFolder,
+    /// The publication that this attempt has begun.
+    publication: Option<String>,
     pub(super) stage: Option<Stage>,
     /// Held as long as the stage is ours: nobody else runs anything in it or publishes it meanwhile.
     pub(super) still: Option<File>,
@@ -144,6 +146,7 @@ impl RunHands {
             turn: None,
             merged: None,
             moved: Vec::new(),
+            publication: None,
             put_off: None,
             silence: None,
         })
@@ -405,17 +408,14 @@ impl RunHands {
         if self.facts.agreement.shared.is_some() {
             return self.publish_shared(state, desk);
         }
+        if let Some(event) = self.look_up_publication(state, desk)? {
+            return Ok(event);
+        }
         let lock = match self.lock_for(state, desk)? {
             Ok(lock) => lock,
             Err(event) => return Ok(event),
         };
         self.recover_held(&lock)?;
-        // By whoever had the run before, in this attempt: what he was about to do is on record.
-        let published = self.workspace.publications()?.into_iter().find(|p| Some(&p.id) == state.publishing.as_ref());
-        if let Some(publication) = published {
-            let _ = self.record(&publication);
-            return Ok(published_as(&publication));
-        }
         let result = self.result_tree(state)?;
         self.stage(state)?;
         let Some(stage) = &self.stage else {
@@ -435,6 +435,7 @@ impl RunHands {
             }
         }
         actum_contract::crash::pass(super::PUBLISH_POINTS, "run.publishing");
+        self.publication = Some(id.clone());
         match self.workspace.publish(&lock, stage, &id, now_ms()) {
             Ok((publication, _)) => {
                 actum_contract::crash::pass(super::PUBLISH_POINTS, "run.applied");
@@ -450,7 +451,50 @@ impl RunHands {
                 let paths = conflict.paths.iter().chain(&conflict.in_the_way).map(ToString::to_string).collect();
                 Ok(Event::Conflicted { paths })
             }
-            Err(e) => Err(e.into()),
+            Err(e) => self.after_failure(&lock, &id, e),
+        }
+    }
+
+    /// What this attempt has published already, if it had begun to: by this process before, or by another one. Asked
+    /// before anything else, also if the run is to stop.
+    fn look_up_publication(&mut self, state: &State, desk: &dyn Desk) -> Done<Option<Event>> {
+        let Some(id) = &state.publishing else { return Ok(None) };
+        let looked = self.workspace.lock().map_err(Failure::from).and_then(|lock| {
+            self.recover_held(&lock)?;
+            Ok(self.workspace.publications()?.into_iter().find(|known| known.id == *id))
+        });
+        self.publication = Some(id.clone());
+        match looked {
+            Ok(Some(publication)) => {
+                let _ = self.record(&publication);
+                Ok(Some(published_as(&publication)))
+            }
+            Ok(None) if desk.stopped().is_some() => {
+                Ok(Some(Event::Stopped { cancelled: false, reason: String::new() }))
+            }
+            Ok(None) => Ok(None),
+            // Nobody knows what the folder holds: then the run has no end yet.
+            Err(failure) => {
+                self.put_off = Some(failure.message.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    /// Publishing failed for no conflict: the disk, permissions. What is between two states is carried to an end first; the
+    /// run ends by what that is.
+    fn after_failure(&mut self, lock: &actum_workspace::Lock, id: &str, e: actum_workspace::Error) -> Done<Event> {
+        let failure = Failure::from(e);
+        let found = self
+            .recover_held(lock)
+            .and_then(|()| Ok(self.workspace.publications()?.into_iter().find(|known| known.id == *id)));
+        match found {
+            Ok(Some(publication)) => Ok(published_as(&publication)),
+            Ok(None) => Err(failure),
+            Err(_) => {
+                self.put_off = Some(failure.message.clone());
+                Err(failure)
+            }
         }
     }
 }
@@ -531,6 +575,10 @@ impl Hands for RunHands {
 
     fn leave(&mut self, verdict: &Verdict) {
         self.turn = None;
+        // The end is on record: folder, run and ledger agree.
+        if let Some(id) = self.publication.take() {
+            let _ = self.workspace.forget_pending(&id);
+        }
         if self.repeats.is_none() {
             self.folder.settle(self.facts.epoch);
             let _ = std::fs::remove_dir_all(self.folder.path("exchange"));

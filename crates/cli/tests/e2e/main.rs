@@ -46,6 +46,7 @@ mod pointer_explain;
 mod pointer_guard;
 mod pointer_race;
 mod predict;
+mod publish_kill;
 mod receipt;
 mod retention;
 mod rollout;

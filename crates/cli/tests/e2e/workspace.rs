@@ -658,7 +658,7 @@ fn bad_input_is_answered_clearly() {
     case(&["snapshot", "thaw", "--json", "abcd", "x"], 7, "NOT_FOUND", "no snapshot");
     case(&["snapshot", "gc", "--json", "--max-bytes", "5x"], 2, "USAGE", "unit");
     case(&["diff", "--json", "nosuch"], 7, "NOT_FOUND", "no stage");
-    case(&["apply", "--json", ""], 7, "NOT_FOUND", "no stage");
+    case(&["apply", "--json", ""], 2, "USAGE", "empty");
     case(&["undo", "--json", "nosuch"], 7, "NOT_FOUND", "no publication");
     case(&["stage", "new", "--json", "--mode", "reflink"], 1, "STAGING_UNAVAILABLE", "share blocks");
     let id = id(&freeze(&actum));

@@ -172,14 +172,15 @@ impl<'a> Roll<'a> {
 
     /// Joins a claim to others like it; its runs are the next `runs_max` that they get.
     pub(super) fn claim(&mut self, claim: &'a Claim) -> Share {
-        let Claim { owner, place, lease_ms, runs_max, submission, dead } = claim;
-        let (submission, lease_ms) = (submission.as_deref(), *lease_ms as i64);
+        let Claim { owner, place, lease_ms, runs_max, submission, run, dead } = claim;
+        let (submission, run, lease_ms) = (submission.as_deref(), run.as_deref(), *lease_ms as i64);
         let like = |c: &Claims<'_>| {
-            (c.place, c.submission, c.lease_ms, c.dead) == (place.as_str(), submission, lease_ms, dead.as_slice())
+            (c.place, c.submission, c.run, c.lease_ms) == (place.as_str(), submission, run, lease_ms)
+                && c.dead == dead.as_slice()
         };
         let all = &mut self.plan.claims;
         let of = all.iter().position(like).unwrap_or_else(|| {
-            all.push(Claims { place, submission, lease_ms, dead, owners: Vec::new() });
+            all.push(Claims { place, submission, run, lease_ms, dead, owners: Vec::new() });
             all.len() - 1
         });
         let owners = &mut all[of].owners;

@@ -49,6 +49,7 @@ pub(super) struct Changed<'a> {
 pub(super) struct Claims<'a> {
     pub place: &'a str,
     pub submission: Option<&'a str>,
+    pub run: Option<&'a str>,
     pub lease_ms: i64,
     pub dead: &'a [String],
     /// One for each run that may be taken.
@@ -70,6 +71,7 @@ pub(super) struct RunRows {
     leases: Statement,
     claim: Statement,
     claim_of: Statement,
+    claim_run: Statement,
 }
 
 impl RunRows {
@@ -133,10 +135,10 @@ impl RunRows {
             FROM unnest($1::text[], $2::text[], $3::bigint[]) AS k (tenant, id, ms)
             WHERE r.tenant = k.tenant AND r.id = k.id AND r.state = 'running'"
         );
-        let (claim, claim_of) = (claim_sql(""), claim_sql("AND submission = $6"));
+        let (claim, claim_of, claim_run) = (claim_sql(""), claim_sql("AND submission = $6"), claim_sql("AND id = $6"));
         let (metadata, outcomes, no_outcomes) =
             tokio::try_join!(client.prepare(metadata), client.prepare(outcomes), client.prepare(no_outcomes))?;
-        let (facts, new, dependencies, changed, waits, forgotten, admitted, leases, claim, claim_of) = tokio::try_join!(
+        let (facts, new, dependencies, changed, waits, forgotten, admitted, leases, claim, claim_of, claim_run) = tokio::try_join!(
             client.prepare(facts),
             client.prepare(&new),
             client.prepare(dependencies),
@@ -147,6 +149,7 @@ impl RunRows {
             client.prepare(&leases),
             client.prepare(&claim),
             client.prepare(&claim_of),
+            client.prepare(&claim_run),
         )?;
         Ok(Self {
             facts,
@@ -162,6 +165,7 @@ impl RunRows {
             leases,
             claim,
             claim_of,
+            claim_run,
         })
     }
 
@@ -286,15 +290,19 @@ impl RunRows {
 
     /// The runs taken, oldest first: as many as there are, and at most one for each owner named.
     pub(super) async fn claim(&self, client: &Client, claims: &Claims<'_>) -> Result<Vec<Run>, JournalError> {
-        let Claims { place, submission, lease_ms, dead, owners } = claims;
+        let Claims { place, submission, run, lease_ms, dead, owners } = claims;
         let runs_max = owners.len() as i64;
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![place, &runs_max, owners, lease_ms, dead];
-        let statement = match submission {
-            None => &self.claim,
-            Some(of) => {
+        let statement = match (run, submission) {
+            (Some(run), _) => {
+                values.push(run);
+                &self.claim_run
+            }
+            (None, Some(of)) => {
                 values.push(of);
                 &self.claim_of
             }
+            (None, None) => &self.claim,
         };
         let rows = client.query(statement, &values).await.map_err(failed)?;
         let runs = rows.iter().map(|row| Ok((row.get::<_, i64>(18), run_of(row)?)));

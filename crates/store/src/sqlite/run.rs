@@ -187,16 +187,17 @@ impl<'r> Writing<'_, 'r> {
 
     /// The oldest that are queued. The index is named because it is what makes a claim cost the same however many wait.
     fn ready(&self, claim: &Claim) -> Result<Vec<(i64, Run)>, JournalError> {
-        let (index, of) = match claim.submission {
-            None => ("run_ready", ""),
-            Some(_) => ("run_ready_of", "AND submission = ?3"),
+        let (index, of) = match (&claim.run, &claim.submission) {
+            (Some(_), _) => ("run_ready", "AND id = ?3"),
+            (None, Some(_)) => ("run_ready_of", "AND submission = ?3"),
+            (None, None) => ("run_ready", ""),
         };
         let sql = format!(
             "SELECT {RUN} FROM run INDEXED BY {index} WHERE place = ?1 AND state = 'queued' {of} ORDER BY id LIMIT ?2"
         );
         let mut statement = self.tx.prepare_cached(&sql).map_err(failed)?;
         let runs_max = claim.runs_max as i64;
-        let mut rows = match &claim.submission {
+        let mut rows = match claim.run.as_ref().or(claim.submission.as_ref()) {
             None => statement.query(params![claim.place, runs_max]),
             Some(of) => statement.query(params![claim.place, runs_max, of]),
         }
@@ -223,7 +224,9 @@ impl<'r> Writing<'_, 'r> {
             let run = run_of(row)?;
             let over = run.lease_until_ms.is_none_or(|until| until <= self.now_ms);
             let dead = run.owner.as_ref().is_some_and(|owner| claim.dead.contains(owner));
-            if (over || dead) && claim.submission.as_ref().is_none_or(|of| *of == run.submission) {
+            let is_meant = claim.submission.as_ref().is_none_or(|of| *of == run.submission)
+                && claim.run.as_ref().is_none_or(|only| *only == run.id);
+            if (over || dead) && is_meant {
                 found.push((row.get(18).map_err(failed)?, run));
             }
         }

@@ -32,7 +32,10 @@ pub(super) fn run(mut connection: Connection, mut receiver: Receiver, clock: &Fi
         match commit(&mut connection, &batch.requests, latest) {
             Ok(done) => batch.answer(Ok(done)),
             Err(Failure::Before(e)) => batch.answer(Err(e)),
-            Err(Failure::Commit(e)) => return batch.answer(Err(e)),
+            Err(Failure::Commit(e)) => {
+                receiver.stop_because(&e);
+                return batch.answer(Err(e));
+            }
         }
     }
 }

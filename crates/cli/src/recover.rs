@@ -1,0 +1,249 @@
+//! Recovery: before a command does anything else, what a dead process or a crashed machine left behind is completed or rolled
+//! back, and the run it belongs to learns about it. `actum recover` does only that.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actum_engine::{Done, Engine, Settings, Watch, events_of};
+use actum_kernel::{Event, State, Verdict};
+use actum_ledger::run::{Run, RunState};
+use actum_workspace::{Cause, PendingPublication, Publication, Workspace, pending};
+use serde_json::{Value, json};
+
+use crate::args::{Command, Global};
+use crate::command::run::LEASE;
+use crate::failure::Failure;
+use crate::project::Project;
+use crate::run::{Open, Shop, Shops};
+use crate::ui::Out;
+use crate::workspace::{Ledger, Opened};
+
+/// How long a command waits for a process that is changing the workspace before it goes on without recovery.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long `actum recover` waits.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What became of one pending publication.
+#[derive(Debug)]
+pub(crate) struct RecoveredPublication {
+    pub id: String,
+    pub folder: String,
+    /// What was done, in a few words; nothing if another process is still at it.
+    pub outcome: Option<String>,
+}
+
+/// Whether a command has to do with what a project keeps.
+fn touches_project(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Canon(_)
+            | Command::Schema(_)
+            | Command::Completions(_)
+            | Command::Reference
+            | Command::Init(_)
+            | Command::Sandbox(_)
+            | Command::Recover(_)
+    )
+}
+
+/// Completes or rolls back what is pending in the project that a command is about. In the usual case that is one look at a
+/// folder that is empty or missing.
+pub(crate) fn before(command: &Command, global: &Global, out: &Out) -> Result<(), Failure> {
+    if !touches_project(command) {
+        return Ok(());
+    }
+    let Ok(project) = Project::find(global) else { return Ok(()) };
+    recover_quietly(&project, out);
+    Ok(())
+}
+
+/// The same for a project that is known. What cannot be recovered now is named, and does not keep the command from its work.
+pub(crate) fn recover_quietly(project: &Project, out: &Out) {
+    let home = project.root().join(".actum");
+    let found = match pending(&home) {
+        Ok(found) if found.is_empty() => return,
+        Ok(_) if project.is_guest().unwrap_or(true) => return,
+        Ok(found) => found,
+        Err(e) => return out.aside(&format!("cannot tell whether a publication was interrupted: {e}")),
+    };
+    if let Err(failure) = recover(project, found, PATIENCE, out) {
+        out.aside(&format!("an interrupted publication could not be completed: {}", failure.message));
+    }
+}
+
+/// Everything that is pending, with the patience of a boot script.
+pub(crate) fn recover_all(project: &Project, out: &Out) -> Result<Vec<RecoveredPublication>, Failure> {
+    let found = pending(&project.root().join(".actum"))?;
+    recover(project, found, LONG_PATIENCE, out)
+}
+
+fn recover(
+    project: &Project,
+    found: Vec<PendingPublication>,
+    patience: Duration,
+    out: &Out,
+) -> Result<Vec<RecoveredPublication>, Failure> {
+    let open = Open::new(Project::at(project), out)?;
+    let mut all = Vec::new();
+    for marker in found {
+        let outcome = recover_one(&open, &marker, patience, out)?;
+        if let Some(outcome) = &outcome {
+            out.aside(&format!("{}: {outcome}", marker.folder.display()));
+        }
+        all.push(RecoveredPublication { id: marker.id, folder: marker.folder.display().to_string(), outcome });
+    }
+    Ok(all)
+}
+
+fn recover_one(
+    open: &Open,
+    marker: &PendingPublication,
+    patience: Duration,
+    out: &Out,
+) -> Result<Option<String>, Failure> {
+    let home = open.project.folder()?;
+    let blobs = open.project.blobs()?;
+    if !marker.folder.is_dir() {
+        actum_workspace::forget_marker(&home, &marker.id)?;
+        return Ok(Some("the folder of an interrupted publication is gone".to_owned()));
+    }
+    let opened = Opened { workspace: Workspace::open(&marker.folder, &home, blobs.clone())?, blobs };
+    let lock = match opened.workspace.lock_within(patience)? {
+        Ok(lock) => lock,
+        Err(holder) => {
+            out.aside(&format!("{} is being changed by {holder}", marker.folder.display()));
+            return Ok(None);
+        }
+    };
+    let was_torn = opened.workspace.is_torn(&marker.id);
+    let conflicts = finish_all(open, &opened, &lock, out)?;
+    let publication = opened.workspace.publications()?.into_iter().find(|known| known.id == marker.id);
+    let Some(publication) = publication else {
+        opened.workspace.forget_pending(&marker.id)?;
+        let kept = if conflicts.is_empty() { String::new() } else { format!(" (kept: {})", conflicts.join(", ")) };
+        return Ok(was_torn.then(|| format!("rolled back an interrupted publication{kept}")));
+    };
+    let word = publication.cause.word();
+    let agreed = agree(open, &opened, &publication)?;
+    drop(lock);
+    let about = match agreed {
+        Agreed::Already => None,
+        Agreed::Noted(run) => Some(format!("recorded {word} {} with run {run}", publication.id)),
+        // Its process is about to write it down.
+        Agreed::ByItsWorker => return Ok(was_torn.then(|| format!("completed {word} {}", publication.id))),
+        Agreed::ToBeFinished(run) => match finish_run(open, &run)? {
+            Some(state) => Some(format!("run {} had published when its process ended: it is {state}", run.id)),
+            None => return Ok(was_torn.then(|| format!("completed {word} {}", publication.id))),
+        },
+    };
+    opened.workspace.forget_pending(&marker.id)?;
+    Ok(about.or_else(|| was_torn.then(|| format!("completed an interrupted {word}"))))
+}
+
+/// Carries all transactions of a folder to their ends and records those that were applied. What could not go back to its
+/// place is returned.
+pub(crate) fn finish_all(
+    open: &Open,
+    opened: &Opened,
+    lock: &actum_workspace::Lock,
+    out: &Out,
+) -> Result<Vec<String>, Failure> {
+    let recovered = opened.workspace.recover(lock)?;
+    for publication in recovered.applied {
+        Ledger::over(open).record(opened, &publication, out)?;
+    }
+    Ok(recovered.taken_back.into_iter().flat_map(|conflict| conflict.kept).collect())
+}
+
+/// How the record of a run stands to a publication.
+enum Agreed {
+    /// It says the same, or no run is concerned.
+    Already,
+    /// It says the same by now.
+    Noted(String),
+    /// The worker of the run lives and will write it down.
+    ByItsWorker,
+    /// The run has published, its worker is gone, and its end is still to be written.
+    ToBeFinished(Box<Run>),
+}
+
+/// Brings the record of the run behind a publication in line with the folder. A publication is never half known: `apply` and
+/// `undo` are written down here if their process died before it could.
+fn agree(open: &Open, opened: &Opened, publication: &Publication) -> Result<Agreed, Failure> {
+    match publication.cause {
+        Cause::Thaw => Ok(Agreed::Already),
+        Cause::Publish => match open.run_behind(&publication.of)? {
+            Some((run, _)) => agree_published(open, run, publication),
+            None => Ok(Agreed::Already),
+        },
+        Cause::Undo => {
+            let earlier = opened.workspace.publications()?.into_iter().find(|known| known.id == publication.of);
+            let Some(earlier) = earlier else { return Ok(Agreed::Already) };
+            Ok(match crate::command::undo::note_run(open, opened, &earlier, publication)? {
+                Some(run) => Agreed::Noted(run),
+                None => Agreed::Already,
+            })
+        }
+    }
+}
+
+fn agree_published(open: &Open, run: Run, publication: &Publication) -> Result<Agreed, Failure> {
+    let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &run.id, 0))?;
+    let events = events_of(&rows).unwrap_or_default();
+    let is_this =
+        |event: &Event| matches!(event, Event::Published { publication: known, .. } if *known == publication.id);
+    if run.state.is_over() {
+        let outcome: Value =
+            run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        if events.iter().any(is_this) || outcome["verdict"]["kept"] != true {
+            return Ok(Agreed::Already);
+        }
+        let drift = publication.drift.iter().map(ToString::to_string).collect();
+        open.note_done(&run, &Done::Applied { publication: publication.id.clone(), drift })?;
+        return Ok(Agreed::Noted(run.id));
+    }
+    match run.state == RunState::Queued || open.is_abandoned(&run)? {
+        true => Ok(Agreed::ToBeFinished(Box::new(run))),
+        false => Ok(Agreed::ByItsWorker),
+    }
+}
+
+/// Drives a run that has published to its end: receipt, outcome, ledger. Its state then; nothing if another process has it.
+fn finish_run(open: &Open, run: &Run) -> Result<Option<RunState>, Failure> {
+    let shop = Shop::open(open, 1)?;
+    let workshop = Arc::new(Shops::new(open, Arc::clone(&shop)));
+    let settings = Settings {
+        owner: shop.owner.clone(),
+        places: vec![open.place.clone()],
+        lease: LEASE,
+        jobs: 1,
+        submission: None,
+    };
+    let engine = Engine::new(open.waiter.clone(), workshop, Arc::new(Silent), settings);
+    let taken = engine.take_over(run)?;
+    drop(engine);
+    shop.close();
+    let now = open.run(&run.id)?;
+    Ok((taken && now.state.is_over()).then_some(now.state))
+}
+
+/// Nobody looks on.
+struct Silent;
+
+impl Watch for Silent {
+    fn see(&self, _: &Run, _: &State) {}
+    fn ended(&self, _: &Run, _: &Verdict) {}
+    fn remark(&self, _: &Run, _: &str) {}
+}
+
+/// The publications that were recovered, as JSON.
+pub(crate) fn shown(all: &[RecoveredPublication]) -> Value {
+    let row = |one: &RecoveredPublication| json!({"publication": one.id, "folder": one.folder, "outcome": one.outcome, "pending": one.outcome.is_none()});
+    json!({"recovered": all.iter().map(row).collect::<Vec<_>>()})
+}
+
+/// Whether a path has anything of ours, so that nothing is made where there is no project.
+pub(crate) fn has_home(root: &Path) -> bool {
+    root.join(".actum").is_dir()
+}

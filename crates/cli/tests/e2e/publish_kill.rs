@@ -1,0 +1,282 @@
+//! Publishing survives kill -9 (D-504): the folder is whole without any further command, and after a crash of the machine
+//! every order of commands leaves folder, run and ledger in agreement.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use actum_testkit::dice::Dice;
+use actum_testkit::program::Program;
+use actum_testkit::tree::{Leaves, read};
+use serde_json::Value;
+
+use super::run::{id, item, project, with};
+use super::runs::{all_runs, end, entries, is_over, state, status, until, worker};
+
+const FILES: usize = 60;
+
+/// An agent that replaces sixty files.
+fn sixty() -> Program {
+    let actum = project(&[("a", "for n in $(seq 60); do echo new > file-$n; done")]);
+    for n in 1..=FILES {
+        actum.file(&format!("file-{n}"), "old\n");
+    }
+    actum.file("work.json", with(item("i", "a"), "constraints", serde_json::json!({"max_files": 100})).to_string());
+    actum
+}
+
+const RUN: [&str; 7] =
+    ["run", "--json", "--set", "maxFilesPerStep=100", "--set", "lightValidationMode=off", "work.json"];
+
+fn texts(actum: &Program) -> Vec<String> {
+    (1..=FILES).map(|n| fs::read_to_string(actum.path(&format!("file-{n}"))).unwrap_or_default()).collect()
+}
+
+fn is_whole(actum: &Program) -> bool {
+    let texts = texts(actum);
+    texts.iter().all(|text| text == "old\n") || texts.iter().all(|text| text == "new\n")
+}
+
+/// How often the kill is aimed at publishing; more by `ACTUM_PUBLISH_KILLS`.
+fn kills() -> usize {
+    std::env::var("ACTUM_PUBLISH_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12)
+}
+
+#[test]
+fn folder_is_whole_after_kill_without_another_command() {
+    let mut dice = Dice::new(21);
+    let mut published = 0;
+    for round in 0..kills() {
+        let actum = sixty();
+        let running = actum.start(&RUN, &[]);
+        // Aimed at the moment when the first file changes, or at one just before.
+        let aim = dice.roll(3);
+        let watched = actum.path(".actum/workspace/pending");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let has_begun = || match aim {
+            0 => texts(&actum).iter().any(|text| text == "new\n"),
+            _ => fs::read_dir(&watched).is_ok_and(|mut names| names.next().is_some()),
+        };
+        while !has_begun() {
+            assert!(Instant::now() < deadline, "it never publishes");
+        }
+        running.kill_alone();
+        // No other command: only the publisher's own end is waited for.
+        until("the publisher has ended", || is_whole(&actum) && !is_committed(&actum));
+        assert!(is_whole(&actum), "round {round}");
+        let run = all_runs(&actum).remove(0);
+        let is_new = texts(&actum)[0] == "new\n";
+        published += usize::from(is_new);
+        // The first command that comes by finishes the record of a run that has published.
+        if is_new {
+            assert_eq!(state(&actum, &run), "succeeded", "round {round}");
+            assert_eq!(actum.run(&["verify", &run]).code, 0, "round {round}");
+        }
+        assert_eq!(actum.run(&["ledger", "verify", "--json"]).json()["valid"], true);
+    }
+    assert!(published > 0, "some of the kills came after the commit");
+}
+
+/// Whether a publication is committed and not at its end.
+fn is_committed(actum: &Program) -> bool {
+    let folders = fs::read_dir(actum.path(".actum/workspace/tx")).into_iter().flatten().flatten();
+    folders.into_iter().any(|folder| folder.path().join("journal").exists())
+}
+
+/// The places between the commit and the end of a run.
+const PLACES: [&str; 10] = [
+    "run.publishing",
+    "publish.staged",
+    "publish.committed",
+    "publish.changed",
+    "publish.changed#40",
+    "publish.applied",
+    "run.applied",
+    "publish.settled",
+    "run.published",
+    "run.receipted",
+];
+
+/// Commands that come next, in this order.
+const ORDERS: [&[&str]; 8] = [
+    &["status"],
+    &["cancel", "worker"],
+    &["undo", "worker"],
+    &["freeze", "cancel", "worker"],
+    &["gc", "undo"],
+    &["resume", "undo"],
+    &["cancel", "resume"],
+    &["apply", "cancel"],
+];
+
+fn command(actum: &Program, run: &str, name: &str) {
+    let arguments: Vec<&str> = match name {
+        "freeze" => vec!["snapshot", "freeze"],
+        "gc" => vec!["snapshot", "gc"],
+        "worker" => {
+            let worker = worker(actum, &[], &[]);
+            until("the run is over", || is_over(actum, run));
+            return end(worker);
+        }
+        name => vec![name, run],
+    };
+    let ended = actum.run(&arguments);
+    assert!(ended.code != 70, "{name}: {}{}", ended.stdout, ended.stderr);
+}
+
+/// What a simple observer expects: the folder is all old or all new, and the record and the ledger say which.
+fn agrees(actum: &Program, run: &str, before: &Leaves, case: &str) {
+    let found = read(actum.folder());
+    let is_new = found != *before;
+    assert!(is_whole(actum), "{case}: {:?}", texts(actum));
+    let shown = status(actum, run);
+    let undone = shown["run"]["undone"] == true;
+    match shown["state"].as_str().unwrap() {
+        "succeeded" => assert_eq!(is_new, !undone, "{case}: {shown}"),
+        "failed" | "cancelled" | "queued" | "running" => assert!(!is_new, "{case}: {shown}"),
+        other => panic!("{case}: {other}"),
+    }
+    let published = entries(actum, "workspace_publication");
+    let count = |cause: &str| published.iter().filter(|entry| entry["payload"]["cause"] == cause).count();
+    assert_eq!(count("publish") > count("undo"), is_new, "{case}: {published:?}");
+    assert_eq!(actum.run(&["ledger", "verify", "--json"]).json()["valid"], true, "{case}");
+    let gate: Value = actum.run(&["gate", "--json", run]).json();
+    if gate["decision"] == "PASS" {
+        assert!(is_new, "{case}");
+    }
+    let left = fs::read_dir(actum.path(".actum/workspace/pending")).into_iter().flatten().count();
+    assert_eq!(left, 0, "{case}: nothing is pending");
+}
+
+/// The machine stops at a named place; then commands in some order.
+fn orders(at: &str) {
+    for order in ORDERS {
+        let case = format!("{at}, then {order:?}");
+        let actum = sixty();
+        let before = read(actum.folder());
+        let mut running = actum.start(&RUN, &[("ACTUM_CRASH_AT", at)]);
+        let reached = running.error_line().is_some_and(|line| line.starts_with("crash point"));
+        running.kill();
+        assert!(reached, "{case}");
+        let run = all_runs(&actum).remove(0);
+        for name in order {
+            command(&actum, &run, name);
+        }
+        agrees(&actum, &run, &before, &case);
+        // Whatever was left to do can be done.
+        if !is_over(&actum, &run) {
+            command(&actum, &run, "worker");
+            agrees(&actum, &run, &before, &case);
+        }
+    }
+}
+
+macro_rules! after_a_crash {
+    ($($name:ident: $at:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                orders(PLACES[$at]);
+            }
+        )*
+    };
+}
+
+after_a_crash! {
+    any_order_of_commands_agrees_after_a_crash_before_publishing: 0;
+    any_order_of_commands_agrees_after_a_crash_while_staging: 1;
+    any_order_of_commands_agrees_after_a_crash_at_the_commit: 2;
+    any_order_of_commands_agrees_after_a_crash_at_the_first_file: 3;
+    any_order_of_commands_agrees_after_a_crash_in_the_middle: 4;
+    any_order_of_commands_agrees_after_a_crash_at_the_last_file: 5;
+    any_order_of_commands_agrees_after_a_crash_before_recording: 6;
+    any_order_of_commands_agrees_after_a_crash_after_recording: 7;
+    any_order_of_commands_agrees_after_a_crash_before_the_receipt: 8;
+    any_order_of_commands_agrees_after_a_crash_before_the_end: 9;
+}
+
+/// `apply` and `undo` killed by a crash of the machine are written down by the next command.
+#[test]
+fn killed_apply_and_undo_are_recorded_by_the_next_command() {
+    for at in ["publish.committed", "publish.changed", "publish.applied", "publish.settled"] {
+        let actum = sixty();
+        let draft = actum.run(&[&RUN[..], &["--dry-run"]].concat()).json()["runs"][0].clone();
+        let run = id(&draft);
+        let killed = |arguments: &[&str]| {
+            let mut running = actum.start(arguments, &[("ACTUM_CRASH_AT", at)]);
+            assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")), "{at}");
+            running.kill();
+        };
+        killed(&["apply", &run]);
+        let shown = status(&actum, &run);
+        assert!(is_whole(&actum) && texts(&actum)[0] == "new\n", "{at}");
+        assert_eq!((&shown["run"]["kept"], &shown["state"]), (&Value::Bool(false), &Value::from("succeeded")), "{at}");
+        killed(&["undo", &run]);
+        let shown = status(&actum, &run);
+        assert!(is_whole(&actum) && texts(&actum)[0] == "old\n", "{at}: {shown}");
+        assert_eq!(shown["run"]["undone"], true, "{at}");
+    }
+}
+
+#[test]
+fn recover_says_what_it_did_and_is_quiet_otherwise() {
+    let actum = sixty();
+    assert_eq!(actum.run(&["recover", "--json"]).json()["recovered"], serde_json::json!([]));
+    let mut running = actum.start(&RUN, &[("ACTUM_CRASH_AT", "publish.changed#30")]);
+    assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")));
+    running.kill();
+    assert!(!is_whole(&actum));
+    let recovered = actum.run(&["recover", "--json"]);
+    assert_eq!(recovered.code, 0, "{}", recovered.stderr);
+    let rows = recovered.json()["recovered"].clone();
+    assert!(rows[0]["outcome"].as_str().unwrap().contains("succeeded"), "{rows}");
+    assert!(is_whole(&actum));
+    let run = all_runs(&actum).remove(0);
+    let quiet = actum.run(&["status", &run]);
+    assert!(quiet.stderr.is_empty(), "{}", quiet.stderr);
+}
+
+/// A command that only looks recovers too, and says so in one line.
+#[test]
+fn looking_commands_recover_first_and_say_so() {
+    for command in [&["list"][..], &["doctor"], &["store", "check"], &["ledger", "verify"], &["snapshot", "list"]] {
+        let actum = sixty();
+        let mut running = actum.start(&RUN, &[("ACTUM_CRASH_AT", "publish.changed#30")]);
+        assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")));
+        running.kill();
+        assert!(!is_whole(&actum), "{command:?}");
+        let looked = actum.run(command);
+        assert_eq!(looked.code, 0, "{command:?}: {}{}", looked.stdout, looked.stderr);
+        assert!(is_whole(&actum) && texts(&actum)[0] == "new\n", "{command:?}");
+        assert!(looked.stderr.contains("had published when its process ended"), "{command:?}: {}", looked.stderr);
+        assert_eq!(state(&actum, &all_runs(&actum).remove(0)), "succeeded", "{command:?}");
+    }
+}
+
+/// An error of the file system in the middle of publishing: all is taken back, and the run names the true reason.
+#[test]
+fn permission_error_while_publishing_is_rolled_back_with_its_reason() {
+    let actum = project(&[("a", "echo new > a/x; echo new > b/y")]).owned_by_nobody();
+    for (folder, name) in [("a", "x"), ("b", "y")] {
+        actum.file(&format!("{folder}/{name}"), "old\n");
+    }
+    actum.file("work.json", item("i", "a").to_string());
+    let own = |path: &str, mode: u32| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::os::unix::fs::chown(actum.path(path), Some(65_534), Some(65_534)).unwrap();
+        fs::set_permissions(actum.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (path, mode) in [("work.json", 0o644), ("a", 0o755), ("a/x", 0o644), ("b/y", 0o644), ("b", 0o555)] {
+        own(path, mode);
+    }
+    let before = read(actum.folder());
+    let ended = actum.run(&["run", "--json", "work.json"]);
+    let run = ended.json()["runs"][0].clone();
+    assert_eq!((ended.code, &run["state"]), (1, &Value::from("failed")), "{run} {}", ended.stderr);
+    let reason = run["error"].as_str().unwrap();
+    assert!(reason.contains("b/y") && reason.contains("ermission denied"), "{reason}");
+    assert_eq!(read(actum.folder()), before);
+    own("b", 0o755);
+    let resumed = actum.run(&["resume", "--json", &id(&run)]);
+    assert_eq!(resumed.code, 0, "{}{}", resumed.stdout, resumed.stderr);
+    assert_eq!(fs::read_to_string(actum.path("b/y")).unwrap(), "new\n");
+}
