@@ -3,12 +3,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actum_engine::{Done, Engine, Settings, Watch, events_of};
 use actum_kernel::{Event, State, Verdict};
 use actum_ledger::run::{Run, RunState};
-use actum_workspace::{Cause, PendingPublication, Publication, Workspace, pending};
+use actum_workspace::{Cause, Lock, LockHolder, PendingPublication, Publication, Workspace, pending};
 use serde_json::{Value, json};
 
 use crate::args::{Command, Global};
@@ -23,6 +23,9 @@ use crate::workspace::{Ledger, Opened};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long `actum recover` waits.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a lock is asked for that another process holds.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// What became of one pending publication.
 #[derive(Debug)]
@@ -109,7 +112,7 @@ fn recover_one(
         return Ok(Some("the folder of an interrupted publication is gone".to_owned()));
     }
     let opened = Opened { workspace: Workspace::open(&marker.folder, &home, blobs.clone())?, blobs };
-    let lock = match opened.workspace.lock_within(patience)? {
+    let lock = match lock_within(&opened.workspace, patience)? {
         Ok(lock) => lock,
         Err(holder) => {
             out.aside(&format!("{} is being changed by {holder}", marker.folder.display()));
@@ -141,14 +144,20 @@ fn recover_one(
     Ok(about.or_else(|| was_torn.then(|| format!("completed an interrupted {word}"))))
 }
 
+/// Locks a workspace within a moment, or returns the process that holds its lock.
+fn lock_within(workspace: &Workspace, patience: Duration) -> Result<Result<Lock, LockHolder>, Failure> {
+    let until = Instant::now() + patience;
+    loop {
+        match workspace.try_lock()? {
+            Err(_) if Instant::now() < until => std::thread::sleep(ASKED_EVERY),
+            locked => return Ok(locked),
+        }
+    }
+}
+
 /// Carries all transactions of a folder to their ends and records those that were applied. What could not go back to its
 /// place is returned.
-pub(crate) fn finish_all(
-    open: &Open,
-    opened: &Opened,
-    lock: &actum_workspace::Lock,
-    out: &Out,
-) -> Result<Vec<String>, Failure> {
+pub(crate) fn finish_all(open: &Open, opened: &Opened, lock: &Lock, out: &Out) -> Result<Vec<String>, Failure> {
     let recovered = opened.workspace.recover(lock)?;
     for publication in recovered.applied {
         Ledger::over(open).record(opened, &publication, out)?;

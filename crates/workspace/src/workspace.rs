@@ -8,7 +8,6 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
@@ -405,28 +404,19 @@ impl Workspace {
         pending::forget(&self.home, id)
     }
 
-    /// Locks the workspace if that is possible within a moment; else who holds it.
-    pub fn lock_within(&self, patience: Duration) -> Result<std::result::Result<Lock, LockHolder>> {
+    /// Locks the workspace, or returns the process that holds its lock.
+    pub fn try_lock(&self) -> Result<std::result::Result<Lock, LockHolder>> {
         make_own_folder(&self.path().join(".actum"))?;
         let (path, file) = self.lock_file()?;
-        let until = Instant::now() + patience;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Ok(held_by_us(file))),
-                Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {
-                    std::thread::sleep(LOCK_ASKED_EVERY);
-                }
-                Err(fs::TryLockError::WouldBlock) => {
-                    return Ok(Err(LockHolder(fs::read_to_string(&path).unwrap_or_default().trim().to_owned())));
-                }
-                Err(fs::TryLockError::Error(e)) => return Err(at("lock", &path)(e)),
+        match file.try_lock() {
+            Ok(()) => Ok(Ok(held_by_us(file))),
+            Err(fs::TryLockError::WouldBlock) => {
+                Ok(Err(LockHolder(fs::read_to_string(&path).unwrap_or_default().trim().to_owned())))
             }
+            Err(fs::TryLockError::Error(e)) => Err(at("lock", &path)(e)),
         }
     }
 }
-
-/// How often a lock is asked for that another process holds.
-const LOCK_ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// The process that holds a workspace's lock, as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
