@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     publisher::install();
+    raise_file_limit();
     // Its cell is built while we find out what it is for.
     let ahead = command::sandbox::ahead(&arguments);
     let (parsed, typed) = match args::parse(&arguments) {
@@ -70,6 +71,16 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(failure) => out.fail(&failure),
+    }
+}
+
+/// As many open files as this user may have: the usual soft limit is meant for programs that use `select`. Cells get their own.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some() && limit.current != limit.maximum {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
 }
 

@@ -85,6 +85,10 @@ impl Progress {
             Style::Live => board.draw(),
             _ => {}
         }
+        // Lines are written once: a worker that runs for months keeps no row of what is over.
+        if self.style == Style::Lines && board.rows.get(&run.item).is_some_and(|row| row.over.is_some()) {
+            board.rows.remove(&run.item);
+        }
     }
 }
 

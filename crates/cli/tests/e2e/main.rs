@@ -69,6 +69,7 @@ mod services_mcp;
 mod services_sdk;
 mod settlement;
 mod shared;
+mod soak;
 mod spend;
 mod store;
 mod tamper;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock          shared by batches, held alone by a sweep; dies with its owner
+//! joining       held by the one batch that joins small packs
 //! generation    a number that every sweep raises
 //! packs/ID.pack contents one after another, each with digest and length before it
 //! packs/ID.idx  digest → place, sorted; a pack without it does not count
@@ -21,7 +22,7 @@ mod pack;
 mod send;
 mod sweep;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -41,9 +42,16 @@ pub use sweep::{Swept, Thoroughness};
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Nothing until somebody asks, and again after others may have written: who only compares needs none of it.
-    packs: RwLock<Option<Vec<Arc<Pack>>>>,
+    packs: RwLock<KnownPacks>,
     behind: Option<Behind>,
+}
+
+/// The packs as they were last found. Empty until a content is looked for: who only compares needs none of them.
+#[derive(Debug, Default)]
+struct KnownPacks {
+    list: Vec<Arc<Pack>>,
+    /// Whether nobody else can have written since.
+    is_fresh: bool,
 }
 
 /// An object store behind a folder, and what was fetched from it.
@@ -55,6 +63,9 @@ struct Behind {
 
 /// Piece in which large contents travel.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// How often a content is looked up whose pack was joined with others meanwhile.
+const LOOKUPS_MAX: usize = 5;
 
 /// When there are more packs than this, the small ones are joined.
 const PACKS_MAX: usize = 64;
@@ -79,7 +90,7 @@ impl Folder {
     fn open_with(path: &Path, behind: Option<Behind>) -> Result<Self, BlobError> {
         let packs = path.join("packs");
         std::fs::create_dir_all(&packs).map_err(io_error("make", &packs))?;
-        let folder = Self { path: path.to_owned(), packs: RwLock::new(None), behind };
+        let folder = Self { path: path.to_owned(), packs: RwLock::default(), behind };
         // Good to have; whoever only wants to read must not fail because of it.
         let _ = folder.tidy_up();
         Ok(folder)
@@ -136,26 +147,34 @@ impl Folder {
     /// Takes note of packs that others have written or removed.
     fn rescan(&self) -> Result<Vec<Arc<Pack>>, BlobError> {
         let path = self.packs_path();
-        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).list.clone();
+        let known: HashMap<&str, &Arc<Pack>> = known.iter().map(|pack| (pack.id.as_str(), pack)).collect();
         let mut packs = Vec::new();
         for id in self.names(".idx")? {
-            match known.iter().find(|pack| pack.id == id) {
-                Some(pack) => packs.push(pack.clone()),
+            match known.get(id.as_str()) {
+                Some(pack) => packs.push(Arc::clone(pack)),
                 // Swept away between the listing and now: its living contents are in another pack.
                 None => packs.extend(Pack::open(&path, &id)?.map(Arc::new)),
             }
         }
-        *self.packs.write().unwrap_or_else(PoisonError::into_inner) = Some(packs.clone());
+        *self.packs.write().unwrap_or_else(PoisonError::into_inner) =
+            KnownPacks { list: packs.clone(), is_fresh: true };
         Ok(packs)
     }
 
-    fn find(&self, digest: Digest) -> Result<Option<(Arc<Pack>, Place)>, BlobError> {
-        let search =
-            |packs: &[Arc<Pack>]| packs.iter().find_map(|pack| pack.find(digest).map(|place| (pack.clone(), place)));
-        if let Some(packs) = &*self.packs.read().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(search(packs));
+    /// The packs, looked for again only if others may have written since.
+    fn known(&self) -> Result<Vec<Arc<Pack>>, BlobError> {
+        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner);
+        if known.is_fresh {
+            return Ok(known.list.clone());
         }
-        Ok(search(&self.rescan()?))
+        drop(known);
+        self.rescan()
+    }
+
+    fn find(&self, digest: Digest) -> Result<Option<(Arc<Pack>, Place)>, BlobError> {
+        let packs = self.known()?;
+        Ok(packs.into_iter().find_map(|pack| pack.find(digest).map(|place| (pack, place))))
     }
 
     /// Every place in which a content lies, looked for again if there is none.
@@ -164,26 +183,34 @@ impl Folder {
             packs.into_iter().filter_map(|pack| pack.find(digest).map(|place| (pack, place))).collect()
         };
         // What is known may be forgotten by another thread at any moment: look at a list of one's own.
-        let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut found = search(known.unwrap_or_default());
+        let mut found = search(self.packs.read().unwrap_or_else(PoisonError::into_inner).list.clone());
         if found.is_empty() {
             found = search(self.rescan()?);
         }
         if found.is_empty() { Err(BlobError::Missing(digest)) } else { Ok(found) }
     }
 
-    /// Does `work` with the first place in which the content is sound.
+    /// Does `work` with the first place in which the content is sound. Places are looked up again if their pack was joined
+    /// with others meanwhile.
     fn with_sound<T>(
         &self,
         digest: Digest,
         mut work: impl FnMut(&Pack, Place) -> Result<T, BlobError>,
     ) -> Result<T, BlobError> {
         let mut last = BlobError::Missing(digest);
-        for (pack, place) in self.find_all(digest)? {
-            match work(&pack, place) {
-                Err(e @ BlobError::Damaged(..)) => last = e,
-                other => return other,
+        for _ in 0..LOOKUPS_MAX {
+            let mut is_gone = false;
+            for (pack, place) in self.find_all(digest)? {
+                match work(&pack, place) {
+                    Err(BlobError::Missing(_)) => is_gone = true,
+                    Err(e @ BlobError::Damaged(..)) => last = e,
+                    other => return other,
+                }
             }
+            if !is_gone {
+                break;
+            }
+            self.rescan()?;
         }
         Err(last)
     }
@@ -204,7 +231,7 @@ impl Folder {
                 match pack.copy(digest, place, &mut io::sink()) {
                     Ok(_) => {}
                     // It may lie somewhere else too.
-                    Err(BlobError::Damaged(..)) => match self.copy(digest, &mut io::sink()) {
+                    Err(BlobError::Damaged(..) | BlobError::Missing(_)) => match self.copy(digest, &mut io::sink()) {
                         Ok(_) => {}
                         Err(_) => bad.push(digest),
                     },
@@ -235,15 +262,14 @@ impl Folder {
     }
 
     fn copy_here(&self, digest: Digest, into: &mut dyn Write) -> Result<u64, BlobError> {
-        match self.find_all(digest)?.as_slice() {
-            [(pack, place)] => pack.copy(digest, *place, into),
+        let is_only_one = self.find_all(digest)?.len() == 1;
+        self.with_sound(digest, |pack, place| {
             // Only one of several may be sound, and what is written out cannot be taken back.
-            places => {
-                let sound = places.iter().find(|(pack, place)| pack.copy(digest, *place, &mut io::sink()).is_ok());
-                let (pack, place) = sound.unwrap_or(&places[0]);
-                pack.copy(digest, *place, into)
+            if !is_only_one {
+                pack.copy(digest, place, &mut io::sink())?;
             }
-        }
+            pack.copy(digest, place, into)
+        })
     }
 }
 
@@ -289,7 +315,7 @@ impl Blobs for Folder {
 
     fn batch(&self) -> Result<Box<dyn Batch + '_>, BlobError> {
         let lock = self.lock(false)?;
-        *self.packs.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.packs.write().unwrap_or_else(PoisonError::into_inner).is_fresh = false;
         let generation = self.generation()?;
         Ok(Box::new(Writing { folder: self, generation, pack: Mutex::new(None), _lock: lock }))
     }
@@ -356,12 +382,13 @@ impl Batch for Writing<'_> {
         let pack = self.pack.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(pack) = pack.and_then(NewPack::unless_empty) {
             let made = Arc::new(pack.finish()?);
-            if let Some(packs) = &mut *self.folder.packs.write().unwrap_or_else(PoisonError::into_inner) {
-                packs.push(made);
-            }
+            self.folder.packs.write().unwrap_or_else(PoisonError::into_inner).list.push(made);
         }
         // Also if nothing is new: it may rely on what another process has not sent yet.
-        self.folder.send_all()
+        self.folder.send_all()?;
+        // Good to have; what is stored is stored.
+        let _ = self.folder.join_small();
+        Ok(())
     }
 }
 
@@ -378,7 +405,10 @@ struct NewPack {
 
 impl NewPack {
     fn begin(folder: &Path) -> Result<Self, BlobError> {
-        let id = uuid::Uuid::now_v7().simple().to_string();
+        Self::begin_as(folder, uuid::Uuid::now_v7().simple().to_string())
+    }
+
+    fn begin_as(folder: &Path, id: String) -> Result<Self, BlobError> {
         let path = pack::unfinished(folder, &id);
         let file = File::create_new(&path).map_err(io_error("make", &path))?;
         let mut file = BufWriter::with_capacity(PIECE_BYTES, file);
@@ -406,7 +436,8 @@ impl NewPack {
         if place.bytes <= PIECE_BYTES as u64 {
             return self.append(digest, &pack.read(digest, place)?);
         }
-        let (found, _) = self.append_stream(&mut pack.reader(place), &|_| Ok(false))?;
+        let mut reader = pack.reader(place).map_err(self.failed())?;
+        let (found, _) = self.append_stream(&mut reader, &|_| Ok(false))?;
         if found == digest { Ok(()) } else { Err(BlobError::Damaged(digest, format!("pack {}", pack.id))) }
     }
 

@@ -1,9 +1,11 @@
 //! One pack as it lies on disk, and reading from it. Never writes.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use actum_contract::blob::BlobError;
 use actum_contract::digest::{Blake3, Digest};
@@ -31,10 +33,34 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Pack {
     pub id: String,
-    file: File,
+    path: PathBuf,
     bytes: u64,
     /// Sorted entries, as in the file.
     index: Vec<u8>,
+}
+
+/// Packs that are kept open in this process, whatever the number of folders and packs: most are read once and never again.
+const OPEN_MAX: usize = 64;
+
+/// Files of packs, those used last at the end. A pack is never changed, so a file that is open stays right, also when the
+/// pack was joined with others and removed meanwhile.
+static OPEN: Mutex<VecDeque<(PathBuf, Arc<File>)>> = Mutex::new(VecDeque::new());
+
+/// The open file of a pack.
+fn opened(path: &Path) -> io::Result<Arc<File>> {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = open.iter().position(|(known, _)| known == path)
+        && let Some((path, file)) = open.remove(at)
+    {
+        open.push_back((path, Arc::clone(&file)));
+        return Ok(file);
+    }
+    let file = Arc::new(File::open(path)?);
+    open.push_back((path.to_owned(), Arc::clone(&file)));
+    if open.len() > OPEN_MAX {
+        open.pop_front();
+    }
+    Ok(file)
 }
 
 pub(super) fn name(folder: &Path, id: &str) -> PathBuf {
@@ -85,11 +111,11 @@ pub(super) fn scan(path: &Path) -> Option<Vec<(Digest, Place)>> {
     let bytes = file.metadata().ok()?.len();
     let mut magic = [0; MAGIC.len()];
     file.read_exact_at(&mut magic, 0).ok()?;
-    let pack = Pack { id: String::new(), file, bytes, index: Vec::new() };
+    let pack = Pack { id: String::new(), path: path.to_owned(), bytes, index: Vec::new() };
     let (mut entries, mut at) = (Vec::new(), MAGIC.len() as u64);
     while at < bytes {
         let mut head = [0; HEAD_BYTES];
-        pack.file.read_exact_at(&mut head, at).ok()?;
+        file.read_exact_at(&mut head, at).ok()?;
         let digest = Digest::from_slice(&head[..DIGEST_BYTES])?;
         let place = Place { offset: at + HEAD_BYTES as u64, bytes: number(&head[DIGEST_BYTES..]) };
         pack.copy(digest, place, &mut io::sink()).ok()?;
@@ -136,7 +162,7 @@ impl Pack {
         let damaged = || io_error("understand", &index_path)(io::ErrorKind::InvalidData.into());
         let index = decode_index(index).filter(|_| magic == *MAGIC).ok_or_else(damaged)?;
         let bytes = file.metadata().map_err(io_error("look at", &path))?.len();
-        Ok(Some(Self { id: id.to_owned(), file, bytes, index }))
+        Ok(Some(Self { id: id.to_owned(), path, bytes, index }))
     }
 
     /// What it takes on disk, with its index.
@@ -175,6 +201,8 @@ impl Pack {
     fn failed(&self, digest: Digest) -> impl FnOnce(io::Error) -> BlobError + use<> {
         let id = self.id.clone();
         move |e| match e.kind() {
+            // Joined with others meanwhile: what was in it is in another one.
+            io::ErrorKind::NotFound => BlobError::Missing(digest),
             io::ErrorKind::UnexpectedEof => BlobError::Damaged(digest, format!("pack {id}")),
             _ => BlobError::Io { doing: "read", place: format!("pack {id}"), source: e },
         }
@@ -192,18 +220,20 @@ impl Pack {
 
     pub(super) fn read(&self, digest: Digest, place: Place) -> Result<Vec<u8>, BlobError> {
         self.within(digest, place)?;
+        let file = opened(&self.path).map_err(self.failed(digest))?;
         let mut content = vec![0; usize::try_from(place.bytes).map_err(|_| self.damaged(digest))?];
-        self.file.read_exact_at(&mut content, place.offset).map_err(self.failed(digest))?;
+        file.read_exact_at(&mut content, place.offset).map_err(self.failed(digest))?;
         if Digest::blake3(&content) == digest { Ok(content) } else { Err(self.damaged(digest)) }
     }
 
     pub(super) fn copy(&self, digest: Digest, place: Place, into: &mut dyn Write) -> Result<u64, BlobError> {
         self.within(digest, place)?;
+        let file = opened(&self.path).map_err(self.failed(digest))?;
         let (mut hasher, mut at, end) = (Blake3::default(), place.offset, place.offset + place.bytes);
         let mut piece = vec![0; PIECE_BYTES.min(place.bytes as usize)];
         while at < end {
             let length = piece.len().min((end - at) as usize);
-            self.file.read_exact_at(&mut piece[..length], at).map_err(self.failed(digest))?;
+            file.read_exact_at(&mut piece[..length], at).map_err(self.failed(digest))?;
             hasher.update(&piece[..length]);
             into.write_all(&piece[..length]).map_err(|source| BlobError::Io {
                 doing: "write out",
@@ -217,22 +247,22 @@ impl Pack {
 }
 
 /// The bytes of one place, unchecked.
-pub(super) struct Reader<'a> {
-    pack: &'a Pack,
+pub(super) struct Reader {
+    file: Arc<File>,
     at: u64,
     end: u64,
 }
 
 impl Pack {
-    pub(super) fn reader(&self, place: Place) -> Reader<'_> {
-        Reader { pack: self, at: place.offset, end: place.offset.saturating_add(place.bytes) }
+    pub(super) fn reader(&self, place: Place) -> io::Result<Reader> {
+        Ok(Reader { file: opened(&self.path)?, at: place.offset, end: place.offset.saturating_add(place.bytes) })
     }
 }
 
-impl io::Read for Reader<'_> {
+impl io::Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = buffer.len().min((self.end - self.at) as usize);
-        let read = self.pack.file.read_at(&mut buffer[..length], self.at)?;
+        let read = self.file.read_at(&mut buffer[..length], self.at)?;
         self.at += read as u64;
         Ok(read)
     }

@@ -5,7 +5,7 @@
 //! folder keeps what goes here: others may refer to it.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -35,6 +35,9 @@ pub enum Thoroughness {
 
 /// A pack is written anew when less than this part of it is alive.
 const LIVING_PERCENT_MIN: u64 = 70;
+
+/// Digits of a pack's name that say when it was begun.
+const TIME_DIGITS: usize = 12;
 
 /// Packs below this size are joined when there are too many of them.
 const SMALL_BYTES: u64 = 16 << 20;
@@ -68,7 +71,7 @@ impl Folder {
 
     /// Contents of packs that were begun at this moment or later: their names say when.
     pub fn written_since(&self, since_ms: u64) -> Result<HashSet<Digest>, BlobError> {
-        let begun = |id: &str| u64::from_str_radix(id.get(..12).unwrap_or_default(), 16).unwrap_or(u64::MAX);
+        let begun = |id: &str| u64::from_str_radix(id.get(..TIME_DIGITS).unwrap_or_default(), 16).unwrap_or(u64::MAX);
         let packs = self.rescan()?;
         let young = packs.iter().filter(|pack| begun(&pack.id) >= since_ms);
         Ok(young.flat_map(|pack| pack.entries()).map(|(digest, _)| digest).collect())
@@ -86,6 +89,28 @@ impl Folder {
         let packs = self.rescan()?;
         let (small, kept): (Vec<_>, Vec<_>) = packs.into_iter().partition(|pack| pack.bytes() < SMALL_BYTES);
         if small.len() > PACKS_MAX {
+            self.replace(&small, &kept, |_| true)?;
+        }
+        Ok(())
+    }
+
+    /// Joins small packs when there are too many of them, while a batch is held: so nothing is swept meanwhile. Of several
+    /// batches one does it. With an object store behind the folder only packs that it has are joined: a batch that is just
+    /// sending one must find it.
+    pub(super) fn join_small(&self) -> Result<(), BlobError> {
+        if self.names(".idx")?.len() <= PACKS_MAX {
+            return Ok(());
+        }
+        let path = self.path.join("joining");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let joining = file.map_err(io_error("open", &path))?;
+        if joining.try_lock().is_err() {
+            return Ok(());
+        }
+        let is_small =
+            |pack: &Arc<Pack>| pack.bytes() < SMALL_BYTES && (self.behind.is_none() || self.is_sent(&pack.id));
+        let (small, kept): (Vec<_>, Vec<_>) = self.rescan()?.into_iter().partition(is_small);
+        if small.len() > PACKS_MAX / 2 {
             self.replace(&small, &kept, |_| true)?;
         }
         Ok(())
@@ -118,7 +143,7 @@ impl Folder {
                 } else if !kept.iter().any(|other| other.has_sound(digest)) {
                     let into = match &mut new {
                         Some(new) => new,
-                        None => new.insert(NewPack::begin(&self.packs_path())?),
+                        None => new.insert(NewPack::begin_as(&self.packs_path(), joined_id(condemned))?),
                     };
                     match into.append_from(pack, digest, place) {
                         // What cannot be moved stays where it is: somebody may still be able to save it.
@@ -142,7 +167,10 @@ impl Folder {
         for pack in condemned.iter().filter(|pack| !unsound.contains(&pack.id)) {
             // The index first: a pack without one does not count.
             for path in [pack::index_name(&folder, &pack.id), pack::name(&folder, &pack.id)] {
-                std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+                match std::fs::remove_file(&path) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io_error("remove", &path)(e)),
+                    _ => {}
+                }
             }
             let _ = std::fs::remove_file(pack::mark_name(&folder, &pack.id));
             crash::point("sweep.removed");
@@ -188,6 +216,16 @@ impl Folder {
             }
         }
         Ok(())
+    }
+}
+
+/// The name of a pack that replaces others: begun when the newest of them was, because names say how old contents are.
+fn joined_id(packs: &[Arc<Pack>]) -> String {
+    let fresh = uuid::Uuid::now_v7().simple().to_string();
+    let newest = packs.iter().filter_map(|pack| pack.id.get(..TIME_DIGITS)).max();
+    match (newest, fresh.get(TIME_DIGITS..)) {
+        (Some(time), Some(rest)) => format!("{time}{rest}"),
+        _ => fresh,
     }
 }
 

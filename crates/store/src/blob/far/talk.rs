@@ -142,9 +142,10 @@ impl Far {
         // What is damaged here would be found out only after it was sent.
         content.pack.copy(content.digest, content.place, &mut std::io::sink()).map_err(Trouble::Here)?;
         self.insist(|| async {
+            let here = |e| Error::Generic { store: "pack", source: Box::new(e) };
+            let (mut from, mut piece) = (content.pack.reader(content.place).map_err(here)?, vec![0; 1 << 20]);
             let mut upload =
                 WriteMultipart::new_with_chunk_size(self.line.store.put_multipart(&name).await?, WHOLE_BYTES_MAX);
-            let (mut from, mut piece) = (content.pack.reader(content.place), vec![0; 1 << 20]);
             loop {
                 let read = match from.read(&mut piece) {
                     Ok(read) => read,
