@@ -1,12 +1,12 @@
 //! The desk of one run: hears that work has to stop, and writes events down under the run's epoch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use actum_kernel::{Desk, Event, Recorded, Why};
 use actum_ledger::draft::{self, Submission};
 use actum_ledger::journal::{JournalError, Work};
-use actum_ledger::run::{Commit, End, Held, NewEvent, Written};
-
+use actum_ledger::run::{Commit, End, Held, NewEvent, RunState, Written};
 use serde_json::Value;
 
 use crate::wait::Waiter;
@@ -59,12 +59,17 @@ impl Stop {
     }
 }
 
+/// How long a store that did not answer is left alone.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
 /// What a worker writes about a run it holds.
 pub(crate) struct Pen {
     pub held: Held,
     state: Mutex<Writing>,
     waiter: Waiter,
     stop: Arc<Stop>,
+    /// How long a store that does not answer is asked again: as long as the lease may last.
+    patience: Duration,
 }
 
 struct Writing {
@@ -74,7 +79,7 @@ struct Writing {
     /// without anybody noticing.
     pending: Pending,
     /// What is on its way, and was not waited for.
-    sent: Vec<Work<'static, Written>>,
+    sent: Vec<(Commit, Work<'static, Written>)>,
 }
 
 #[derive(Default)]
@@ -96,9 +101,9 @@ pub(crate) enum NotWritten {
 }
 
 impl Pen {
-    pub(crate) fn new(held: Held, version: u64, waiter: Waiter, stop: Arc<Stop>) -> Self {
+    pub(crate) fn new(held: Held, version: u64, waiter: Waiter, stop: Arc<Stop>, patience: Duration) -> Self {
         let state = Mutex::new(Writing { version, pending: Pending::default(), sent: Vec::new() });
-        Self { held, state, waiter, stop }
+        Self { held, state, waiter, stop, patience }
     }
 
     /// Keeps something for the next write.
@@ -114,8 +119,8 @@ impl Pen {
         let mut state = locked(&self.state);
         if !state.pending.events.is_empty() {
             let commit = self.commit(&mut state, None);
-            let sent = self.waiter.runs.commit(commit);
-            state.sent.push(sent);
+            let sent = self.waiter.runs.commit(commit.clone());
+            state.sent.push((commit, sent));
         }
     }
 
@@ -128,15 +133,64 @@ impl Pen {
         let mut state = locked(&self.state);
         let before = state.version;
         let commit = self.commit(&mut state, end);
-        let written = self.waiter.runs.commit(commit);
-        for sent in std::mem::take(&mut state.sent) {
-            self.judge(self.waiter.wait(sent)?)?;
-        }
-        let judged = self.judge(self.waiter.wait(written)?);
+        let written = self.waiter.runs.commit(commit.clone());
+        let mut sent = std::mem::take(&mut state.sent);
+        sent.push((commit, written));
+        let judged = self.judge_all(sent);
         if matches!(judged, Err(NotWritten::Refused(_))) {
             state.version = before;
         }
         judged
+    }
+
+    /// Waits for all that is on its way. From the first that the store did not answer on, all are sent again.
+    fn judge_all(&self, sent: Vec<(Commit, Work<'static, Written>)>) -> Result<(), NotWritten> {
+        let mut again = Vec::new();
+        for (commit, work) in sent {
+            let written = self.waiter.wait(work);
+            match written {
+                // Whatever it says: what it builds on may not be there.
+                _ if !again.is_empty() => again.push(commit),
+                Ok(written) => self.judge(written)?,
+                Err(JournalError::Unavailable(_)) => again.push(commit),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if again.is_empty() { Ok(()) } else { self.insist(again) }
+    }
+
+    /// Sends commits again that the store did not answer, for as long as the lease may last. Nobody else writes about a run
+    /// under our epoch, so its version says which of them arrived.
+    fn insist(&self, mut again: Vec<Commit>) -> Result<(), NotWritten> {
+        let until = Instant::now() + self.patience;
+        loop {
+            let row = match self.waiter.wait(self.waiter.runs.runs_named(&self.held.tenant, &self.held.run)) {
+                Ok(found) => found.into_iter().find(|run| run.id == self.held.run),
+                Err(e @ JournalError::Unavailable(_)) => {
+                    if Instant::now() >= until || self.stop.why() == Some(Why::Lost) {
+                        return Err(e.into());
+                    }
+                    std::thread::sleep(ASKED_AGAIN_AFTER);
+                    continue;
+                }
+                Err(e) => return Err(e.into()),
+            };
+            let Some(row) = row.filter(|row| row.epoch == self.held.epoch) else { return self.judge(Written::Lost) };
+            // The end arrived, and nothing comes after it.
+            if row.state != RunState::Running {
+                return Ok(());
+            }
+            again.retain(|commit| commit.version + commit.events.len() as u64 > row.version || commit.end.is_some());
+            let Some(next) = again.first().cloned() else { return Ok(()) };
+            match self.waiter.wait(self.waiter.runs.commit(next)) {
+                Ok(written) => {
+                    self.judge(written)?;
+                    again.remove(0);
+                }
+                Err(JournalError::Unavailable(_)) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 
     fn commit(&self, state: &mut Writing, end: Option<End>) -> Commit {

@@ -2,6 +2,7 @@
 //! from its journal; one that is lost is let go of without a word.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use actum_contract::crash;
 use actum_contract::id::Tenant;
@@ -37,6 +38,9 @@ pub const CRASH_POINTS: &[&str] = &[
     "run.receipted",
     "run.ended",
 ];
+
+/// How long a store that did not answer is left alone.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// How often a run is taken up before what keeps it from going on counts as its end.
 const EPOCHS_MAX: u64 = 500;
@@ -79,24 +83,43 @@ pub(crate) struct Driver<'a> {
     pub owner: &'a str,
     /// What is interrupted here goes back into the queue, for others.
     pub hands_back: bool,
+    pub lease: Duration,
 }
 
 impl Driver<'_> {
     /// Takes a claimed run to its end, or until it has to be let go of.
     pub(crate) fn drive(&self, run: &Run, stop: &Arc<Stop>) {
         let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
-        let pen = Pen::new(held, run.version, self.waiter.clone(), Arc::clone(stop));
+        let pen = Pen::new(held, run.version, self.waiter.clone(), Arc::clone(stop), self.lease);
         self.watch.taken(run);
         crash::pass(CRASH_POINTS, "run.taken");
         match self.try_drive(run, &pen, stop) {
             Ok(()) => {}
             Err(NotWritten::Lost) => self.watch.lost(run),
             Err(NotWritten::Refused(why)) => self.give_up(run, stop, &why),
-            // The store does not answer: the lease runs out and somebody tries again.
             Err(e) => {
                 self.watch.remark(run, &e.to_string());
-                self.watch.lost(run);
+                self.give_back(run, stop, &e.to_string());
             }
+        }
+    }
+
+    /// Puts a run back into the queue after the store did not answer; for as long as the lease may last. Then it runs out,
+    /// and another worker tries.
+    fn give_back(&self, run: &Run, stop: &Arc<Stop>, why: &str) {
+        let until = Instant::now() + self.lease;
+        let found = loop {
+            match self.waiter.wait(self.waiter.runs.runs_named(&run.tenant, &run.id)) {
+                Ok(found) => break found.into_iter().find(|found| found.id == run.id && found.epoch == run.epoch),
+                Err(_) if Instant::now() < until && stop.why().is_none() => std::thread::sleep(ASKED_AGAIN_AFTER),
+                Err(_) => break None,
+            }
+        };
+        let Some(found) = found.filter(|found| found.state == RunState::Running) else { return self.watch.lost(run) };
+        let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
+        let pen = Pen::new(held, found.version, self.waiter.clone(), Arc::clone(stop), self.lease);
+        if self.put_off(run, &pen, why).is_err() {
+            self.watch.lost(run);
         }
     }
 
@@ -109,7 +132,7 @@ impl Driver<'_> {
         let found = self.waiter.wait(self.waiter.runs.runs_named(&run.tenant, &run.id)).unwrap_or_default();
         let Some(version) = found.iter().find(|found| found.id == run.id).map(|found| found.version) else { return };
         let held = Held { tenant: run.tenant.clone(), run: run.id.clone(), epoch: run.epoch };
-        let pen = Pen::new(held, version, self.waiter.clone(), Arc::clone(stop));
+        let pen = Pen::new(held, version, self.waiter.clone(), Arc::clone(stop), self.lease);
         let outcome = json!({"verdict": verdict, "error": {"code": "LEDGER_REFUSED", "message": message}});
         let end = End { state: RunState::Failed, outcome: Some(outcome.to_string()), capsule: None };
         if pen.write(&[Event::Ended(verdict.clone())], Vec::new(), Some(end)).is_ok() {

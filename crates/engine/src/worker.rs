@@ -135,6 +135,7 @@ impl Engine {
             watch: &*self.watch,
             owner: &self.settings.owner,
             hands_back: self.settings.submission.is_none(),
+            lease: self.settings.lease,
         }
     }
 

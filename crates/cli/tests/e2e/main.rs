@@ -82,6 +82,7 @@ mod tools_program;
 mod tools_registry;
 mod tools_trust;
 mod trial_fence;
+mod unwell;
 mod webhook;
 mod workspace;
 mod workspace_crash;
