@@ -69,6 +69,7 @@ pub const STORE_UNUSABLE: &str = "STORE_UNUSABLE";
 pub const STORE_DAMAGED: &str = "STORE_DAMAGED";
 pub const LEDGER_DAMAGED: &str = "LEDGER_DAMAGED";
 pub const CLOCK_SKEW: &str = "CLOCK_SKEW";
+pub const MACHINE_FAULT: &str = "MACHINE_FAULT";
 pub const KEY: &str = "KEY_UNUSABLE";
 pub const CHECK_FAILED: &str = "CHECK_FAILED";
 pub const PUBLISH_CONFLICT: &str = "PUBLISH_CONFLICT";
@@ -165,6 +166,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0305", CLOCK_SKEW, (1, 503), "This machine's clock differs too much from the store's",
         "The store's clock is the reference for the times that rules compare. This process's clock differs from it by more than 5 seconds, so it begins no run. Nothing was changed.",
         "Set the machine's clock, for example by NTP, and repeat the command. `actum doctor` shows the difference."),
+    row("A0306", MACHINE_FAULT, (1, 503), "The machine has run out of something",
+        "This process or machine has no more open files, processes or memory. The run is not to blame.",
+        "Close other programs or raise the limits of this one (`ulimit -n`, memory of the service), and try again."),
     row("A0401", PUBLISH_CONFLICT, (6, 409), "Somebody else changed the same paths",
         "Between the moment the workspace was frozen and now, a person or another run changed a path that is to be changed. Nothing was written; the result is kept. `details.paths` lists the paths.",
         "`actum diff ID` shows the kept result. Take your own change away and `actum apply ID` again, or drop the stage and start anew on the present state."),
@@ -310,6 +314,7 @@ mod tests {
             STORE_DAMAGED,
             LEDGER_DAMAGED,
             CLOCK_SKEW,
+            MACHINE_FAULT,
             KEY,
             CHECK_FAILED,
             ARTIFACT_INCOMPATIBLE,

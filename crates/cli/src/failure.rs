@@ -38,6 +38,11 @@ impl Failure {
         [error::STORE_UNAVAILABLE, error::BLOBS_UNAVAILABLE].contains(&self.row.name)
     }
 
+    /// Whether this machine failed, and another one may not: no room on its disk, no open files or memory left, no cells.
+    pub(crate) fn is_machines(&self) -> bool {
+        [error::DISK_FULL, error::SANDBOX_UNAVAILABLE, error::MACHINE_FAULT].contains(&self.row.name)
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -151,6 +156,9 @@ impl From<actum_workspace::Error> for Failure {
         let message = e.to_string();
         if e.is_full() {
             return Self::new(error::DISK_FULL, message);
+        }
+        if e.is_exhausted() {
+            return Self::new(error::MACHINE_FAULT, message);
         }
         match e {
             Error::Publisher { .. } => Self::new(error::FILE, message),

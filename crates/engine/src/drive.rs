@@ -1,14 +1,14 @@
 //! Driving one run: effect by effect, each outcome on record before the next begins. A run that was taken over goes on
 //! from its journal; one that is lost is let go of without a word.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use actum_contract::crash;
 use actum_contract::id::Tenant;
 use actum_kernel::{
-    Agreed, ContractPeriod, Effect, Event, Finished, GoverningContract, Hands, State, Status, Verdict, Why, code,
-    decide, next,
+    Agreed, ContractPeriod, Effect, Event, Finished, GoverningContract, Hands, SetBack, State, Status, Verdict, Why,
+    code, decide, next,
 };
 use actum_ledger::draft;
 use actum_ledger::run::{End, Held, Run, RunState};
@@ -50,6 +50,8 @@ const EPOCHS_MAX: u64 = 500;
 pub enum NoHands {
     /// Something that is needed does not answer; later it may.
     PutOff(String),
+    /// This machine cannot; another one may.
+    Machine(String),
     Never(String),
 }
 
@@ -66,6 +68,16 @@ pub trait Workshop: Send + Sync {
 
     /// Whose runs these are.
     fn tenant(&self) -> Tenant;
+
+    /// The name of this machine, as the history of a run keeps it.
+    fn machine(&self) -> String {
+        String::new()
+    }
+
+    /// Whether this machine can execute runs: room on the disk, open files, memory, cells. The reason if not.
+    fn self_check(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Workers that are known to be gone.
     fn gone(&self) -> Vec<String> {
@@ -84,6 +96,8 @@ pub(crate) struct Driver<'a> {
     /// What is interrupted here goes back into the queue, for others.
     pub hands_back: bool,
     pub lease: Duration,
+    /// Why this machine is unwell, told by the run that found out.
+    pub unwell: &'a Mutex<Option<String>>,
 }
 
 impl Driver<'_> {
@@ -165,7 +179,10 @@ impl Driver<'_> {
         let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
             Ok(hands) => hands,
             Err(NoHands::PutOff(why)) if self.may_put_off(run) => return self.put_off(run, pen, &why),
-            Err(NoHands::PutOff(message) | NoHands::Never(message)) => {
+            Err(NoHands::Machine(why)) if self.may_set_back(run, &state) => {
+                return self.set_back(run, &mut state, pen, &why);
+            }
+            Err(NoHands::PutOff(message) | NoHands::Machine(message) | NoHands::Never(message)) => {
                 let fault = Event::Faulted { code: "WORKSPACE_UNAVAILABLE".into(), message, retryable: true };
                 let decision = decide(&mut state, fault);
                 let verdict = verdict_of(&state);
@@ -184,6 +201,9 @@ impl Driver<'_> {
             self.watch.see(run, &state);
             if let Effect::Finish(verdict) = &effect {
                 let finished = hands.finish(verdict, &state);
+                if let Some(why) = hands.put_off().filter(|_| hands.is_machines_fault() && self.hands_back) {
+                    return self.set_back(run, &mut state, pen, &why);
+                }
                 if let Some(why) = hands.put_off().filter(|_| self.may_put_off(run)) {
                     return self.put_off(run, pen, &why);
                 }
@@ -210,6 +230,19 @@ impl Driver<'_> {
                 Some(_) if !is_publishing => Event::Stopped { cancelled: false, reason: String::new() },
                 _ => perform(&mut *hands, &effect, &mut state, stop, Some(pen)),
             };
+            let machines = hands.put_off().filter(|_| hands.is_machines_fault() && !is_published(&event));
+            if let Some(why) = machines {
+                if self.may_set_back(run, &state) {
+                    return self.set_back(run, &mut state, pen, &why);
+                }
+                let event = match state.too_many_set_backs() {
+                    Some(message) => Event::Faulted { code: code::MACHINE_FAILED.into(), message, retryable: true },
+                    None => event,
+                };
+                let decision = decide(&mut state, event);
+                pen.note(&decision.events, Vec::new(), None);
+                continue;
+            }
             let may_put_off = self.may_put_off(run) || state.publishing.is_some();
             if let Some(why) = hands.put_off().filter(|_| may_put_off && !is_published(&event)) {
                 return self.put_off(run, pen, &why);
@@ -249,6 +282,24 @@ impl Driver<'_> {
     /// What was taken up so often without an end is not kept from it by something that is away for a while.
     fn may_put_off(&self, run: &Run) -> bool {
         self.hands_back && run.epoch < EPOCHS_MAX
+    }
+
+    /// Whether another machine may try; `actum run` has only this one.
+    fn may_set_back(&self, run: &Run, state: &State) -> bool {
+        self.may_put_off(run) && state.too_many_set_backs().is_none()
+    }
+
+    /// Gives a run back because of this machine, which claims nothing more until it is well again.
+    fn set_back(&self, run: &Run, state: &mut State, pen: &Pen, why: &str) -> Result<(), NotWritten> {
+        self.watch.remark(run, &format!("set back: {why}"));
+        *self.unwell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        let set_back =
+            SetBack { machine: self.workshop.machine(), worker: self.owner.to_owned(), reason: why.to_owned() };
+        let decision = decide(state, Event::SetBack(set_back));
+        let outcome = Some(json!({"put_off": why}).to_string());
+        pen.write(&decision.events, Vec::new(), Some(End { state: RunState::Queued, outcome, capsule: None }))?;
+        self.watch.handed_back(run);
+        Ok(())
     }
 
     /// Gives a run back that cannot go on here and now; what it has done is on record.

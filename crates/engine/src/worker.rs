@@ -67,7 +67,16 @@ struct Surroundings {
     /// Workers that are gone.
     gone: Vec<String>,
     /// Why this process must not begin runs, if so.
-    may_claim: Result<(), JournalError>,
+    may_claim: Result<(), CannotClaim>,
+}
+
+/// Why no run is begun here.
+#[derive(Debug, Clone)]
+enum CannotClaim {
+    /// The clock differs too much from the store's, or the store does not answer.
+    Store(JournalError),
+    /// The machine failed a run, and still does not pass its self-check.
+    Unwell(String),
 }
 
 pub struct Engine {
@@ -83,6 +92,8 @@ pub struct Engine {
     ended: Condvar,
     interrupted: AtomicBool,
     over: Mutex<bool>,
+    /// Why this machine failed a run, until it passes its self-check.
+    unwell: Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -108,6 +119,7 @@ impl Engine {
             ended: Condvar::new(),
             interrupted: AtomicBool::new(false),
             over: Mutex::new(false),
+            unwell: Mutex::default(),
         }
     }
 
@@ -136,6 +148,7 @@ impl Engine {
             owner: &self.settings.owner,
             hands_back: self.settings.submission.is_none(),
             lease: self.settings.lease,
+            unwell: &self.unwell,
         }
     }
 
@@ -229,6 +242,11 @@ impl Engine {
             *around =
                 Surroundings { swept: Some(Instant::now()), gone: self.workshop.gone(), may_claim: self.may_claim() };
         }
+        // One that has just failed a run is checked before it takes another.
+        let is_unwell = around.may_claim.is_ok() && locked(&self.unwell).is_some();
+        if is_unwell {
+            around.may_claim = self.may_claim();
+        }
         let free = if around.may_claim.is_ok() { self.gather() } else { 0 };
         let claimed = if free > 0 { self.claim(free, &around.gone)? } else { Vec::new() };
         let nothing = claimed.is_empty();
@@ -260,14 +278,27 @@ impl Engine {
         }
         // What is under way goes on: its times are the store's. `actum run` reports why it takes no more once that is over.
         match &around.may_claim {
-            Err(e) if is_idle || self.settings.submission.is_none() => Err(e.clone()),
+            Err(CannotClaim::Store(e)) if is_idle || self.settings.submission.is_none() => Err(e.clone()),
+            Err(CannotClaim::Unwell(why)) => {
+                self.watch.trouble(why);
+                Ok(false)
+            }
             _ => Ok(false),
         }
     }
 
-    /// Whether this process may begin runs.
-    fn may_claim(&self) -> Result<(), JournalError> {
-        self.waiter.checked_time(&self.workshop.tenant()).map(drop)
+    /// Whether this process may begin runs. A machine that failed one is asked again until it is well.
+    fn may_claim(&self) -> Result<(), CannotClaim> {
+        self.waiter.checked_time(&self.workshop.tenant()).map_err(CannotClaim::Store)?;
+        let Some(reason) = locked(&self.unwell).clone() else { return Ok(()) };
+        match self.workshop.self_check() {
+            Ok(()) => {
+                *locked(&self.unwell) = None;
+                self.watch.recovered();
+                Ok(())
+            }
+            Err(why) => Err(CannotClaim::Unwell(format!("this machine is unwell: {why} (first: {reason})"))),
+        }
     }
 
     /// How many runs can be taken. A claim costs the same for one as for many, so a moment is waited for more to end.

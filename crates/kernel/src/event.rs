@@ -72,6 +72,8 @@ pub enum Event {
         message: String,
         retryable: bool,
     },
+    /// The machine of a worker could not go on with the run: it goes back to the queue, for another one.
+    SetBack(SetBack),
     /// Worth knowing, and of no consequence.
     Warned {
         what: String,
@@ -103,11 +105,20 @@ impl Event {
             Self::Stale { .. } => "stale",
             Self::Stopped { .. } => "stopped",
             Self::Faulted { .. } => "faulted",
+            Self::SetBack(_) => "set_back",
             Self::Warned { .. } => "warned",
             Self::ContractChanged { .. } => "contract_changed",
             Self::Ended(_) => "ended",
         }
     }
+}
+
+/// A machine that could not go on with a run, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetBack {
+    pub machine: String,
+    pub worker: String,
+    pub reason: String,
 }
 
 /// The contract that governs a part of a run's journal.

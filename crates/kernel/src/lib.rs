@@ -16,8 +16,8 @@ mod state;
 pub use correct::{Correction, Kind, signature};
 pub use decide::{Decision, Effect, decide, next};
 pub use event::{
-    Act, Acted, Changed, Checked, Denial, End, Event, Failed, GoverningContract, MODEL, Plan, Step, Tested, ToolOp,
-    Totals,
+    Act, Acted, Changed, Checked, Denial, End, Event, Failed, GoverningContract, MODEL, Plan, SetBack, Step, Tested,
+    ToolOp, Totals,
 };
 pub use light::{FILE_BYTES_LOOKED_AT, look_at};
 pub use limit::{Admission, admit, is_env_file};

@@ -57,6 +57,11 @@ pub trait Hands: Send {
         None
     }
 
+    /// Whether that is because of this machine: its disk, its memory, its cells. Another machine may do better.
+    fn is_machines_fault(&self) -> bool {
+        false
+    }
+
     /// The receipt and the result of an attempt that is over. Doing it twice does no harm.
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String>;
 

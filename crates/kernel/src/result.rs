@@ -14,6 +14,7 @@ pub mod code {
     pub const PLAN_EMPTY: &str = "PLAN_EMPTY";
     pub const PLAN_TIMEOUT: &str = "PLAN_TIMEOUT";
     pub const PLAN_FAILED: &str = "PLAN_FAILED";
+    pub const MACHINE_FAILED: &str = "MACHINE_FAILED";
     pub const STEP_LIMIT: &str = "STEP_LIMIT_EXCEEDED";
     pub const LIGHT_FAILED: &str = "LIGHT_VALIDATION_FAILED";
     pub const HEAVY_FAILED: &str = "HEAVY_VALIDATION_FAILED";

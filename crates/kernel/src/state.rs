@@ -1,5 +1,7 @@
 //! The state of a run: its events, folded. `apply` is the whole of what an event means.
 
+use std::collections::BTreeSet;
+
 use actum_contract::ExecutionConfig;
 use actum_contract::policy::correction::{AfterCorrection, after_audit, after_convergence};
 use actum_contract::policy::planner::{AfterPlan, Planned, after_plan};
@@ -8,7 +10,7 @@ use actum_contract::work::WorkItem;
 use serde::{Deserialize, Serialize};
 
 use crate::correct::{Correction, signature};
-use crate::event::{Act, Acted, Checked, End, Event, Failed, GoverningContract, Plan, Step, Tested, ToolOp};
+use crate::event::{Act, Acted, Checked, End, Event, Failed, GoverningContract, Plan, SetBack, Step, Tested, ToolOp};
 use crate::limit::{self, Admission, admit};
 use crate::result::{Status, Verdict, code};
 
@@ -133,6 +135,8 @@ pub struct State {
     pub runtime_corrections: u64,
     pub heavy_corrections: u64,
     pub warnings: Vec<String>,
+    /// Machines that could not go on with this attempt.
+    pub set_backs: Vec<SetBack>,
     /// What the last validation found; what a correction is told.
     pub failures: Vec<Failed>,
     /// Validations that failed at first and passed in the end.
@@ -165,6 +169,10 @@ const FROM_THE_START: [&str; 7] = [
     code::DEPENDENCY_FAILED,
 ];
 
+/// Machines that may fail an attempt before it fails itself, and how often in all.
+const MACHINES_MAX: usize = 3;
+const SET_BACKS_MAX: usize = 9;
+
 impl State {
     pub fn new(agreed: Agreed) -> Self {
         let contracts = vec![period(&agreed)];
@@ -189,6 +197,7 @@ impl State {
             runtime_corrections: 0,
             heavy_corrections: 0,
             warnings: Vec::new(),
+            set_backs: Vec::new(),
             failures: Vec::new(),
             mended: Vec::new(),
             tested: None,
@@ -228,6 +237,17 @@ impl State {
         self.attempt = 0;
         self.change_contract(&contract);
         self
+    }
+
+    /// Why no further machine tries this attempt: as many have failed it as may. Nothing if another one may.
+    pub fn too_many_set_backs(&self) -> Option<String> {
+        let machines: BTreeSet<&str> = self.set_backs.iter().map(|one| one.machine.as_str()).collect();
+        if machines.len() < MACHINES_MAX && self.set_backs.len() < SET_BACKS_MAX {
+            return None;
+        }
+        let each: Vec<String> =
+            self.set_backs.iter().map(|one| format!("{} ({}): {}", one.machine, one.worker, one.reason)).collect();
+        Some(format!("{} machines failed it {} times: {}", machines.len(), each.len(), each.join("; ")))
     }
 
     /// From here on this contract governs. A validation or correction that is due is decided again under it; what is
@@ -348,6 +368,7 @@ impl State {
                 let verdict = Verdict::ended(Status::Failure, code, message.clone());
                 return vec![Event::Ended(Verdict { retryable: *retryable, ..verdict })];
             }
+            Event::SetBack(set_back) => self.set_backs.push(set_back.clone()),
             Event::Warned { what } => self.warnings.push(what.clone()),
             Event::ContractChanged { to, .. } => self.change_contract(to),
             Event::Ended(verdict) => {
@@ -374,6 +395,7 @@ impl State {
         let from_the_start = verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
         let was = self.was.take().map_or(Phase::Freeze, |was| *was);
         self.spent_ms = 0;
+        self.set_backs.clear();
         (self.publishing, self.capsule, self.tested) = (None, None, None);
         if from_the_start || self.before.is_none() {
             self.restart();
@@ -401,6 +423,7 @@ impl State {
             runtime_corrections: self.runtime_corrections,
             heavy_corrections: self.heavy_corrections,
             warnings: std::mem::take(&mut self.warnings),
+            set_backs: std::mem::take(&mut self.set_backs),
             contracts,
             ..Self::new(self.agreed.clone())
         };

@@ -47,6 +47,8 @@ struct Start {
 pub struct Spawner {
     requests: Mutex<Option<UnixStream>>,
     process: Mutex<Child>,
+    /// Cells that a helper keeps prepared.
+    ready: usize,
 }
 
 /// Input, output and errors of a program.
@@ -60,21 +62,35 @@ pub struct Files {
 impl Spawner {
     /// Starts a helper that keeps `ready` cells prepared.
     pub fn start(ready: usize) -> io::Result<Self> {
+        let (requests, child) = Self::launch(ready)?;
+        Ok(Self { requests: Mutex::new(Some(requests)), process: Mutex::new(child), ready })
+    }
+
+    fn launch(ready: usize) -> io::Result<(UnixStream, Child)> {
         let (requests, theirs) = UnixStream::pair()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(MARK).arg(ready.to_string()).env_clear().stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        let child = command.stderr(Stdio::null()).current_dir("/").spawn()?;
-        Ok(Self { requests: Mutex::new(Some(requests)), process: Mutex::new(child) })
+        Ok((requests, command.stderr(Stdio::null()).current_dir("/").spawn()?))
     }
 
     /// Starts a program in a cell.
     pub fn run(&self, cell: Cell, files: Files) -> io::Result<Running> {
         let (line, theirs) = UnixStream::pair()?;
         let passed = [theirs.as_fd(), files.input.as_fd(), files.output.as_fd(), files.errors.as_fd()];
-        let requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;
-        let requests = requests.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let mut requests = self.requests.lock().map_err(|_| io::ErrorKind::Other)?;
         let start = Start { cell };
-        channel::send(requests, &start, &passed)?;
+        let sent = channel::send(requests.as_ref().ok_or(io::ErrorKind::NotConnected)?, &start, &passed);
+        match sent {
+            // The helper is gone, and with it all its cells. Another one takes its place.
+            Err(e) if matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                let (fresh, helper) = Self::launch(self.ready)?;
+                if let Ok(mut process) = self.process.lock() {
+                    let _ = std::mem::replace(&mut *process, helper).wait();
+                }
+                channel::send(requests.insert(fresh), &start, &passed)?;
+            }
+            sent => sent?,
+        }
         Ok(Running::new(line, &start.cell))
     }
 }
@@ -395,7 +411,8 @@ impl Helper {
                 match channel::receive::<Start>(requests) {
                     Ok(Some((start, files))) => {
                         let mut files = files.into_iter();
-                        let Some(line) = files.next().map(UnixStream::from) else { return };
+                        // Files may be lost on the way when there are too many open: whoever asked hears the end of its line.
+                        let Some(line) = files.next().map(UnixStream::from) else { continue };
                         self.start(start.cell, line, files.collect());
                     }
                     _ => return,

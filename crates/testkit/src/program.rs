@@ -382,12 +382,12 @@ impl Process {
         (!matches!(words.first(), Some(&"Z" | &"X"))).then_some(Self { id, began })
     }
 
-    fn has_argument(&self, word: &str) -> bool {
+    pub fn has_argument(&self, word: &str) -> bool {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.id)).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
     }
 
-    fn kill(&self) {
+    pub fn kill(&self) {
         let _ = Command::new("kill").args(["-KILL", &self.id.to_string()]).stderr(Stdio::null()).status();
     }
 

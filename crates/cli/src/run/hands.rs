@@ -80,6 +80,8 @@ pub(crate) struct RunHands {
     pub(super) moved: Vec<String>,
     /// Why what was asked last could not be done now.
     pub(super) put_off: Option<String>,
+    /// Whether that is because of this machine.
+    is_machines_fault: bool,
     /// Why the agent was not answered in the act that is over, if the store was away.
     pub(super) silence: Option<String>,
 }
@@ -148,6 +150,7 @@ impl RunHands {
             moved: Vec::new(),
             publication: None,
             put_off: None,
+            is_machines_fault: false,
             silence: None,
         })
     }
@@ -502,8 +505,9 @@ impl RunHands {
 impl RunHands {
     /// What does not answer now is nobody's failure: the run is put off.
     fn note_trouble(&mut self, failure: &Failure) {
-        if failure.is_passing() {
+        if failure.is_passing() || (failure.is_machines() && self.repeats.is_none()) {
             self.put_off = Some(failure.message.clone());
+            self.is_machines_fault = failure.is_machines();
         }
     }
 }
@@ -552,6 +556,10 @@ impl Hands for RunHands {
 
     fn put_off(&self) -> Option<String> {
         self.put_off.clone()
+    }
+
+    fn is_machines_fault(&self) -> bool {
+        self.is_machines_fault
     }
 
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {

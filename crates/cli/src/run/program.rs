@@ -243,6 +243,10 @@ impl Program<'_> {
         log.finish();
         let watched = watched.map_err(failed)?;
         drop(stopper);
+        // Nothing was run: that is the machine's doing and not the program's.
+        if let Some(why) = machines_fault(&watched.report.ended) {
+            return Err(crate::cell::not_built(&why));
+        }
         let clean = |captured: Captured| Captured { kept: redactor.redact(&captured.kept).0, ..captured };
         let program = self.command.first().cloned().unwrap_or_default();
         for (name, stream) in [("output", &watched.output), ("errors", &watched.errors)] {
@@ -262,6 +266,21 @@ impl Program<'_> {
             errors: clean(watched.errors),
             took_ms,
         })
+    }
+}
+
+/// Why the machine could not run a program, if that is why it was not run.
+fn machines_fault(ended: &actum_sandbox::Ended) -> Option<String> {
+    use actum_sandbox::Ended;
+    use rustix::io::Errno;
+
+    const EXHAUSTED: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+    match ended {
+        Ended::NotBuilt(why) => Some(why.clone()),
+        Ended::NotStarted(error) if EXHAUSTED.iter().any(|errno| errno.raw_os_error() == *error) => {
+            Some(std::io::Error::from_raw_os_error(*error).to_string())
+        }
+        _ => None,
     }
 }
 

@@ -473,10 +473,38 @@ impl Shops {
     }
 }
 
+/// Room that a machine must have on its disk to execute runs.
+const ROOM_BYTES_MIN: usize = 4 << 20;
+/// Files that a machine must be able to open.
+const FILES_MIN: usize = 64;
+
+/// Whether this machine can execute runs, found out by doing what they need: room on the disk, open files, a cell.
+fn self_check(home: &Path, spawner: &Spawner) -> Result<(), String> {
+    let path = home.join(format!("workers/.self-check-{}", std::process::id()));
+    let written = fs::write(&path, vec![0; ROOM_BYTES_MIN]).and_then(|()| File::open(&path)?.sync_all());
+    let _ = fs::remove_file(&path);
+    written.map_err(|e| format!("cannot write to {}: {e}", home.display()))?;
+    let files: Result<Vec<File>, _> = (0..FILES_MIN).map(|_| File::open("/dev/null")).collect();
+    drop(files.map_err(|e| format!("cannot open files: {e}"))?);
+    let ended = actum_sandbox::Pipes::new(false).and_then(|(_pipes, files)| {
+        let mut running = spawner.run(actum_sandbox::probe_cell(Path::new("/tmp")), files)?;
+        loop {
+            if let actum_sandbox::News::Ended(report) = running.hear()? {
+                return Ok(report.ended);
+            }
+        }
+    });
+    match ended.map_err(|e| format!("cannot make a cell: {e}"))? {
+        actum_sandbox::Ended::Exited(0) => Ok(()),
+        other => Err(format!("`true` did not run in a cell: {other:?}")),
+    }
+}
+
 fn no_hands(failure: Failure) -> NoHands {
-    match failure.is_passing() {
-        true => NoHands::PutOff(failure.message),
-        false => NoHands::Never(failure.message),
+    match (failure.is_passing(), failure.is_machines()) {
+        (true, _) => NoHands::PutOff(failure.message),
+        (false, true) => NoHands::Machine(failure.message),
+        (false, false) => NoHands::Never(failure.message),
     }
 }
 
@@ -506,6 +534,14 @@ impl Workshop for Shops {
 
     fn tenant(&self) -> Tenant {
         self.own.tenant.clone()
+    }
+
+    fn machine(&self) -> String {
+        self.own.place.split(':').next().unwrap_or_default().to_owned()
+    }
+
+    fn self_check(&self) -> Result<(), String> {
+        self_check(&self.own.home, &self.own.spawner)
     }
 
     /// Theirs are taken over at once.

@@ -1,11 +1,15 @@
 //! Workers whose surroundings are unwell: a database that is away for a moment, a machine whose disk or helper fails. None of
 //! it costs a run.
 
+use std::fs;
+
+use actum_testkit::folder::Folder;
 use actum_testkit::postgres::{Cluster, told};
 use actum_testkit::program::Process;
 
 use super::actum;
-use super::runs::{check, define, end, is_over, submit, tag, until, worker};
+use super::runs::{check, define, end, is_over, status, submit, tag, until, worker};
+use super::workspace_hostile::{in_own_mounts, is_root};
 
 /// A worker that comes back within its lease goes on with its run: the epoch is still the first.
 #[test]
@@ -26,5 +30,59 @@ fn database_away_for_a_moment_costs_nothing() {
     end(worker);
     check(&actum, &run, "database away");
     assert_eq!(told(&url, "SELECT epoch::text FROM actum.run"), ["1"]);
-    assert_eq!(std::fs::read_to_string(actum.path("lines")).unwrap(), "x\nx\n");
+    assert_eq!(fs::read_to_string(actum.path("lines")).unwrap(), "x\nx\n");
+}
+
+/// The helper that makes cells dies in the middle of a run: the run goes back to the queue, and a new helper takes over.
+#[test]
+fn dead_cell_helper_costs_no_run() {
+    let actum = actum();
+    define(&actum, "echo x >> lines; sleep 2");
+    actum.file("work.yaml", "items: [{id: item, agent_id: b, description: d, test_command: 'true'}]\n");
+    let runs: Vec<String> = (0..2).flat_map(|_| submit(&actum, &[])).collect();
+    let worker = worker(&actum, &["--slots", "1"], &[]);
+    until("the agent works", || !Process::with_argument(&tag(&actum)).is_empty());
+    let helper = worker.below().into_iter().find(|process| process.has_argument("--actum-spawner")).expect("a helper");
+    helper.kill();
+    for run in &runs {
+        until("the run is over", || is_over(&actum, run));
+        let shown = status(&actum, run);
+        assert_eq!(shown["state"], "succeeded", "{shown}");
+    }
+    end(worker);
+    let set_back = status(&actum, &runs[0])["events"].as_array().unwrap().iter().any(|e| e["event"] == "set_back");
+    assert!(set_back, "it is on record");
+}
+
+/// A worker with a full disk gives its runs back, claims nothing, and goes on when there is room again.
+#[test]
+fn full_disk_costs_no_run() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new();
+    fs::create_dir(folder.join("w")).unwrap();
+    let script = r#"
+        mount -t tmpfs -o size=24m tmpfs w; cd w
+        printf '[agents.a]\ntype = "command"\ncommand = ["sh", "-c", "head -c 300000 /dev/urandom > out-$ACTUM_WORK_ITEM_ID"]\n' > actum.toml
+        echo '*.fill' > .gitignore
+        echo '[{"id":"one","agent_id":"a","description":"d"},{"id":"two","agent_id":"a","description":"d"},{"id":"three","agent_id":"a","description":"d"}]' > work.json
+        export ACTUM_STORE=sqlite:../store.db
+        "$ACTUM" run --detach -q work.json > /dev/null
+        free=$(df --output=avail -k . | tail -1); head -c $(( (free - 200) * 1024 )) /dev/zero > x.fill
+        "$ACTUM" worker 2> ../err & worker=$!
+        for n in $(seq 600); do grep -q unwell ../err && break; sleep 0.1; done
+        grep -q unwell ../err || { cat ../err; exit 9; }
+        [ "$("$ACTUM" list --json | grep -o '"state":"failed"' | wc -l)" = 0 ] || { "$ACTUM" list; exit 8; }
+        rm x.fill
+        for n in $(seq 600); do
+            [ "$("$ACTUM" list --json | grep -o '"state":"succeeded"' | wc -l)" = 3 ] && break; sleep 0.1
+        done
+        kill -TERM $worker; wait $worker || :
+        [ "$("$ACTUM" list --json | grep -o '"state":"succeeded"' | wc -l)" = 3 ] || { "$ACTUM" list; cat ../err; exit 7; }
+        grep -q 'takes runs again' ../err
+    "#;
+    let ended = in_own_mounts(script, folder.path());
+    let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "{stdout}\n{stderr}");
 }
