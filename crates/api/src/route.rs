@@ -348,7 +348,7 @@ pub const ROUTES: &[Route] = &[
     post(Admin, "/v1/snapshots/gc", &["snapshot", "gc"], &[]).without_key(),
     get("/v1/stages", &["stage", "list"], &[]).pages("stages"),
     delete(Operate, "/v1/stages/{id}", &["stage", "drop"], ID),
-    post(Admin, "/v1/store/check", &["store", "check"], &[]).without_key(),
+    post(Admin, "/v1/store/check", &["store", "check"], &[field("objects")]).without_key(),
     post(Admin, "/v1/store/gc", &["store", "gc"], &[field("dry_run")]).without_key(),
     get("/v1/schemas", &["schema"], &[]).with(&["--list"]),
     get("/v1/schemas/{name}", &["schema"], &[path("name")]),

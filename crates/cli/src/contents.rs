@@ -63,6 +63,8 @@ impl Shelf {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BlobsConfig {
     url: Option<String>,
+    /// Earlier names of the same object store, as runs were placed there.
+    pub also: Vec<String>,
     options: Vec<(String, String)>,
 }
 
@@ -77,10 +79,15 @@ impl BlobsConfig {
                 // It is looked at as a whole when it is opened. What it holds may be a secret, if only by mistake.
                 (Some(url), _) if name == "url" => config.url = Some(url.to_owned()),
                 (Some(text), _) if TEXTS.contains(&name) => config.options.push((key.clone(), text.to_owned())),
+                (None, None) if name == "also" && is_list_of_texts(value) => {
+                    let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+                    config.also = names.map(ToOwned::to_owned).collect();
+                }
                 (_, Some(yes)) if SWITCHES.contains(&name) => config.options.push((key.clone(), yes.to_string())),
                 (Some(text), _) if SECRETS.contains(&name) && is_reference(text) => {
                     config.options.push((key.clone(), text.to_owned()));
                 }
+                _ if name == "also" => bad(key, value, "a list of texts, as `actum status RUN` shows places"),
                 _ if name == "url" => bad(key, &json!("no text"), "s3://…, gs://…, az://… or file:///…"),
                 _ if TEXTS.contains(&name) => bad(key, value, "a text"),
                 _ if SWITCHES.contains(&name) => bad(key, value, "true or false"),
@@ -88,7 +95,7 @@ impl BlobsConfig {
                     bad(key, &json!("something else"), "a reference: env:NAME or file:PATH")
                 }
                 _ => {
-                    let known = [&["url"][..], &TEXTS, &SWITCHES, &SECRETS].concat().join(", ");
+                    let known = [&["url", "also"][..], &TEXTS, &SWITCHES, &SECRETS].concat().join(", ");
                     bad(key, &json!("there"), &known);
                 }
             }
@@ -122,6 +129,15 @@ impl BlobsConfig {
     }
 }
 
+fn is_list_of_texts(value: &Value) -> bool {
+    value.as_array().is_some_and(|all| all.iter().all(|one| one.as_str().is_some_and(|text| !text.is_empty())))
+}
+
+/// Other names under which the object store of a project was known.
+pub(crate) fn also(root: &Path) -> Result<Vec<String>, Failure> {
+    Ok(BlobsConfig::of(root)?.also)
+}
+
 fn is_reference(text: &str) -> bool {
     text.starts_with("env:") || text.starts_with("file:")
 }
@@ -131,6 +147,8 @@ pub(crate) fn schema() -> Value {
     let mut properties = Map::new();
     let url = "where contents are kept beside the local folder: s3://BUCKET/PREFIX, gs://…, az://… or file:///FOLDER";
     properties.insert("url".into(), json!({"type": "string", "description": url}));
+    let also = "earlier names of the same object store, so that runs that were placed there are found";
+    properties.insert("also".into(), json!({"type": "array", "items": {"type": "string"}, "description": also}));
     for name in TEXTS {
         properties.insert(name.into(), json!({"type": "string"}));
     }

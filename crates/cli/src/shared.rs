@@ -97,6 +97,16 @@ impl Open {
         Ok(format!("{PLACE}{}", self.project.contents_name()?.unwrap_or_else(|| self.place.clone())))
     }
 
+    /// All places whose runs a worker of this project takes: its own folder, its object store, and earlier names of that.
+    pub(crate) fn places(&self) -> Result<Vec<String>, Failure> {
+        let earlier = crate::contents::also(self.project.root())?.into_iter();
+        let earlier = earlier.map(|name| if is_place(&name) { name } else { format!("{PLACE}{name}") });
+        let mut places = vec![self.place.clone(), self.shared_place()?];
+        places.extend(earlier);
+        places.dedup();
+        Ok(places)
+    }
+
     /// Where a shared workspace is.
     pub(crate) fn head(&self, name: &str) -> Result<Option<Head>, Failure> {
         Ok(self.waiter.wait(self.heads.head(&self.tenant, name))?)

@@ -50,5 +50,7 @@ pub use snapshot::Snapshot;
 pub use stage::{Mode, NewStage, Sealed, Stage, View};
 pub use thaw::thaw_new;
 pub use transaction::is_publishing_possible;
-pub use tree::{Kind, Node, diff, fetch, folder_bytes, is_whole, leaves, lookup, read_at_most};
+pub use tree::{
+    Kind, Node, contents as tree_contents, diff, fetch, folder_bytes, is_whole, leaves, lookup, read_at_most,
+};
 pub use workspace::{Lock, LockHolder, Recovered, Workspace, is_own_folder, make_own_folder};

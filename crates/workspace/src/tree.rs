@@ -6,7 +6,7 @@
 //! that holds something is there because of what it holds.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use actum_contract::blob::{Batch, BlobError, Blobs};
@@ -221,6 +221,27 @@ pub fn fetch(blobs: &dyn Blobs, root: Digest) -> Result<()> {
     files.sort_unstable();
     files.dedup();
     Ok(blobs.fetch(&files)?)
+}
+
+/// Adds every content of a snapshot to `all`, folders among them. A folder that is nowhere is added and not looked into.
+pub fn contents(blobs: &dyn Blobs, root: Digest, all: &mut BTreeSet<Digest>) -> Result<()> {
+    let mut folders = vec![root];
+    while let Some(folder) = folders.pop() {
+        if folder == empty() || !all.insert(folder) {
+            continue;
+        }
+        let inside = match load(blobs, folder) {
+            Err(Error::Blob(BlobError::Missing(_))) => continue,
+            loaded => loaded?,
+        };
+        for node in inside.values() {
+            match node.kind {
+                Kind::Folder => folders.push(node.digest),
+                _ => all.extend([node.digest]),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether everything in a snapshot is stored; the first thing that is not is the error. Contents are not read.

@@ -21,6 +21,7 @@ pub(crate) mod key;
 pub(crate) mod ledger;
 pub(crate) mod logs;
 pub(crate) mod mcp;
+pub(crate) mod objects;
 pub(crate) mod pointer;
 pub(crate) mod predict;
 pub(crate) mod prove;
@@ -116,9 +117,9 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
             None => block_on(verb.run(&global, out)),
         },
         Command::Store(store::Verb::Gc(gc)) => gc.run(&global, out),
-        Command::Store(verb) => match global.seat.clone() {
-            Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
-            None => block_on(verb.run(&global, out)),
+        Command::Store(verb) => match (verb.prepared(&global, out)?, global.seat.clone()) {
+            (verb, Some(seat)) => seat.waiter.block(Box::pin(verb.run(&global, out))),
+            (verb, None) => block_on(verb.run(&global, out)),
         },
         Command::Reference => {
             out.bytes(crate::reference::markdown(Parsed::command()).as_bytes());

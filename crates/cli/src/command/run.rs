@@ -352,7 +352,7 @@ pub(crate) fn work_on(
     watch: Arc<dyn Watch>,
 ) -> Result<(), Failure> {
     let shop = Shop::open(open, jobs.min(4))?;
-    let places = vec![open.place.clone(), open.shared_place()?];
+    let places = open.places()?;
     let settings = Settings { owner: shop.owner.clone(), places, lease, jobs, submission };
     let workshop = Arc::new(Shops::new(open, Arc::clone(&shop)));
     let watch = telemetry::watched(watch);
@@ -364,6 +364,7 @@ pub(crate) fn work_on(
             if told.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);
             }
+            actum_store::blob::stop_waiting();
             asked.interrupt();
         }
     });

@@ -13,6 +13,7 @@ use super::{Ended, verify};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
+use crate::run::Open;
 use crate::ui::{Out, count, table};
 
 #[derive(Debug, Subcommand)]
@@ -20,7 +21,7 @@ pub(crate) enum Verb {
     /// Bring the database to the version of this program
     Migrate,
     /// Check the database, every ledger and every projection
-    Check,
+    Check(CheckArgs),
     /// Make every projection anew from the journal and compare it with what was there
     Rebuild,
     /// Copy the store, as of one moment, to a new SQLite file
@@ -30,18 +31,47 @@ pub(crate) enum Verb {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Also compare heads, snapshots, receipts and recordings with the object store
+    #[arg(long)]
+    objects: bool,
+
+    /// What was found there, before the database is asked.
+    #[arg(skip)]
+    found: Vec<Check>,
+}
+
+impl CheckArgs {
+    /// Asks the object store, which waits by itself, before the rest is asked.
+    fn with_objects(mut self, global: &Global, out: &Out) -> Result<Self, Failure> {
+        if self.objects {
+            self.found = super::objects::check(&Open::new(Project::find(global)?, out)?)?;
+        }
+        Ok(self)
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Backup {
     /// The file to write; must not exist
     file: PathBuf,
 }
 
 impl Verb {
+    /// What waits by itself is done before the rest, which is waited for as a whole.
+    pub(crate) fn prepared(self, global: &Global, out: &Out) -> Result<Self, Failure> {
+        match self {
+            Self::Check(asked) => asked.with_objects(global, out).map(Self::Check),
+            other => Ok(other),
+        }
+    }
+
     pub(crate) async fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
         let store = project.open(out, matches!(self, Self::Migrate)).await?;
         match self {
             Self::Migrate => Ok(migrate(&store, out)),
-            Self::Check => check(&project, &store, out).await,
+            Self::Check(asked) => check(&project, &store, asked.found, out).await,
             Self::Rebuild => rebuild(&store, out).await,
             Self::Backup(backup) => backup.run(&project, &store, out).await,
             Self::Gc(_) => Err(Failure::new(error::INTERNAL, "it waits for itself")),
@@ -59,7 +89,7 @@ fn migrate(store: &Arc<dyn Store>, out: &mut Out) -> u8 {
     0
 }
 
-async fn check(project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
+async fn check(project: &Project, store: &Arc<dyn Store>, objects: Vec<Check>, out: &mut Out) -> Ended {
     let mut checks = vec![store.check_database().await?, store.check_spend().await?, store.check_runs().await?];
     let mut ledgers = Vec::new();
     for tenant in store.tenants().await? {
@@ -71,6 +101,7 @@ async fn check(project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ende
         Ok(projections) => checks.extend(projections.iter().map(compared)),
         Err(e) => checks.push(Check { name: "projections", ok: false, detail: e.to_string() }),
     }
+    checks.extend(objects);
     let ok = checks.iter().all(|c| c.ok);
     let list: Vec<_> = checks.iter().map(|c| json!({"name": c.name, "ok": c.ok, "detail": c.detail})).collect();
     out.result(&json!({"valid": ok, "checks": list, "ledgers": ledgers}), || {

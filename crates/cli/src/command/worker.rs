@@ -9,7 +9,8 @@ use serde_json::json;
 use super::run::{LEASE, LEASE_MIN, work_on};
 use super::{Ended, signals};
 use crate::args::Global;
-use crate::log::{self, Form};
+use crate::config::Config;
+use crate::log::{self, Form, Level};
 use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::Open;
@@ -39,6 +40,11 @@ impl Worker {
         }
         let open = Open::new(project, out)?;
         out.remark(&format!("works for {}; Ctrl-C ends it, its runs go on later", open.project.root().display()));
+        let agents: Vec<String> = Config::read(open.project.root())?.agents.into_keys().collect();
+        let places = open.places()?;
+        out.detail(&format!("serves {}; agents {}", places.join(" and "), agents.join(", ")));
+        let started = json!({"places": places, "agents": agents, "slots": self.slots, "lease_seconds": self.lease});
+        log::say(Level::Info, "worker.started", &started);
         let watch = Arc::new(Progress::unless_logged(out));
         work_on(&open, None, usize::from(self.slots), Duration::from_secs(self.lease), signals, watch)?;
         if out.json {

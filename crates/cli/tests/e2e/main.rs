@@ -38,6 +38,7 @@ mod ledger;
 mod mcp;
 mod mcp_agents;
 mod money;
+mod moved;
 mod objects;
 mod operations;
 mod outcome;

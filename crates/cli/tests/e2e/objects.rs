@@ -256,3 +256,29 @@ fn what_an_object_store_refuses_is_told_at_once_and_without_keys() {
     let told = named.run(&["snapshot", "freeze", "--json"]);
     assert!(told.code == 2 && !told.stderr.contains("hunter2"), "{}", told.stderr);
 }
+
+/// A worker that is asked to end while an object store does not answer ends soon, and its run goes back to the queue.
+#[test]
+fn worker_that_fetches_contents_ends_soon_when_asked() {
+    let server = ObjectStore::s3();
+    let wire = Wire::to(server.port());
+    let url = format!("s3://{BUCKET}/stop");
+    let endpoint = format!("http://127.0.0.1:{}", wire.port);
+    let actum = joined(super::run::project(&[("a", "echo x > made")]), &url, Some(&server));
+    let actum = actum.with_env("AWS_ENDPOINT", &endpoint);
+    assert_eq!(actum.run(&["workspace", "add", "site", "--json"]).code, 0);
+    let text = serde_json::json!({"workspace": "shared:site", "items": [super::run::item("i", "a")]}).to_string();
+    let run = super::run::id(&actum.run_with(&["run", "--json", "--detach", "-"], text.as_bytes()).json()["runs"][0]);
+    // This machine has none of it any more, and the object store does not answer.
+    fs::remove_dir_all(actum.path(".actum/blobs")).unwrap();
+    wire.cut.store(true, Ordering::SeqCst);
+    let worker = super::runs::worker(&actum, &[], &[]);
+    super::runs::until("it has the run", || super::runs::state(&actum, &run) == "running");
+    let asked = Instant::now();
+    super::runs::end(worker);
+    assert!(asked.elapsed() < Duration::from_secs(10), "it ended after {:?}", asked.elapsed());
+    assert_eq!(super::runs::state(&actum, &run), "queued");
+    wire.cut.store(false, Ordering::SeqCst);
+    super::runs::work(&actum, std::slice::from_ref(&run));
+    assert_eq!(super::runs::state(&actum, &run), "succeeded");
+}

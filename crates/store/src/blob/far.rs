@@ -16,8 +16,8 @@ mod tests;
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 use actum_contract::blob::BlobError;
 use actum_contract::digest::Digest;
@@ -88,6 +88,17 @@ pub struct FarSwept {
     pub kept: u64,
 }
 
+/// When this process was asked to end.
+static STOPPED_AT: OnceLock<Instant> = OnceLock::new();
+/// How often a request that waits looks whether the process has to end, and how long it may go on then.
+const STOP_ASKED_EVERY: Duration = Duration::from_millis(250);
+const STOP_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Lets requests to object stores end soon: this process was asked to end. What they were for is put off.
+pub fn stop_waiting() {
+    let _ = STOPPED_AT.set(Instant::now());
+}
+
 impl Far {
     /// Makes ready to speak to it; asks nothing yet. `options` are what stands beside the URL, secrets included.
     pub fn open(url: &str, options: &[(String, String)]) -> Result<Self, BadFar> {
@@ -146,7 +157,18 @@ impl Far {
         let runtime = self.line.runtime.as_ref().ok_or_else(gone)?;
         // Nobody listens any more only if whoever asked is gone.
         drop(runtime.spawn(async move { drop(answer.send(work.await)) }));
-        answered.recv().unwrap_or_else(|_| Err(gone()))
+        loop {
+            match answered.recv_timeout(STOP_ASKED_EVERY) {
+                Ok(answer) => return answer,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
+                // A process that has to end does not wait for an object store that does not answer.
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    if STOPPED_AT.get().is_some_and(|at| at.elapsed() >= STOP_PATIENCE) {
+                        return Err(Trouble::Away("this process was asked to end".to_owned()));
+                    }
+                }
+            }
+        }
     }
 
     fn failed(&self, digest: Digest) -> impl FnOnce(Trouble) -> BlobError {
@@ -168,6 +190,28 @@ impl Far {
             Err(Trouble::Missing) => Ok(false),
             Err(trouble) => Err(self.failed(digest)(trouble)),
         }
+    }
+
+    /// Those of the contents that are not there.
+    pub(super) fn missing(&self, digests: Vec<Digest>) -> Result<Vec<Digest>, BlobError> {
+        let far = self.clone();
+        let asked = self.wait(async move {
+            let asking = digests.into_iter().map(|digest| {
+                let (far, name) = (&far, far.name(digest));
+                async move {
+                    match far.insist(|| far.line.store.head(&name)).await {
+                        Ok(_) => Ok(None),
+                        Err(Trouble::Missing) => Ok(Some(digest)),
+                        Err(trouble) => Err(trouble),
+                    }
+                }
+            });
+            let asking: Vec<_> = asking.collect();
+            stream::iter(asking).buffer_unordered(SMALL_AT_ONCE).try_collect::<Vec<Option<Digest>>>().await
+        });
+        let mut missing: Vec<Digest> = asked.map_err(self.failed(Digest::ZERO))?.into_iter().flatten().collect();
+        missing.sort_unstable();
+        Ok(missing)
     }
 
     /// Puts contents there; returns when all of them are.

@@ -35,7 +35,7 @@ use crate::crash;
 use near::{NEAR_BYTES_MAX, Near};
 use pack::{Pack, Place};
 
-pub use far::{BadFar, Far, FarSwept, SWEEP_AGE_MIN};
+pub use far::{BadFar, Far, FarSwept, SWEEP_AGE_MIN, stop_waiting};
 pub use sweep::{Swept, Thoroughness};
 
 /// The blobs of one folder. Several processes may use it at once.

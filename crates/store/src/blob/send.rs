@@ -33,6 +33,14 @@ impl Folder {
         Ok(())
     }
 
+    /// Those of the contents that the object store behind this folder does not have, whatever is here.
+    pub fn missing_behind(&self, digests: &[Digest]) -> Result<Vec<Digest>, BlobError> {
+        match &self.behind {
+            Some(behind) => behind.far.missing(digests.to_vec()),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Whether the object store behind this folder has all of a pack. Without one behind it, nothing is sent.
     pub(super) fn is_sent(&self, id: &str) -> bool {
         let Some(behind) = &self.behind else { return false };
