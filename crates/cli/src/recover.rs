@@ -237,7 +237,7 @@ fn finish_run(open: &Open, run: &Run) -> Result<Option<RunState>, Failure> {
     Ok((taken && now.state.is_over()).then_some(now.state))
 }
 
-/// Nobody looks on.
+/// An observer that reports nothing.
 struct Silent;
 
 impl Watch for Silent {

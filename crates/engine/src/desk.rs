@@ -149,7 +149,7 @@ impl Pen {
         for (commit, work) in sent {
             let written = self.waiter.wait(work);
             match written {
-                // Whatever it says: what it builds on may not be there.
+                // Its answer does not count: the commit before it may be missing.
                 _ if !again.is_empty() => again.push(commit),
                 Ok(written) => self.judge(written)?,
                 Err(JournalError::Unavailable(_)) => again.push(commit),
@@ -159,7 +159,7 @@ impl Pen {
         if again.is_empty() { Ok(()) } else { self.insist(again) }
     }
 
-    /// Sends commits again that the store did not answer, for as long as the lease may last. Nobody else writes about a run
+    /// Sends commits again that the store did not answer, for as long as the lease may last. No other worker writes about a run
     /// under our epoch, so its version says which of them arrived.
     fn insist(&self, mut again: Vec<Commit>) -> Result<(), NotWritten> {
         let until = Instant::now() + self.patience;

@@ -96,7 +96,7 @@ pub(crate) struct Driver<'a> {
     /// What is interrupted here goes back into the queue, for others.
     pub hands_back: bool,
     pub lease: Duration,
-    /// Why this machine is unwell, told by the run that found out.
+    /// Why this machine is unwell, as the run reported that failed on it.
     pub unwell: &'a Mutex<Option<String>>,
 }
 

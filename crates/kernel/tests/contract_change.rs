@@ -188,7 +188,7 @@ struct Run {
 }
 
 impl Run {
-    /// The state as whoever reads the journals finds it.
+    /// The state as a reader of the journals finds it.
     fn folded(&self) -> State {
         let mut state: Option<State> = None;
         let own = (self.agreed.clone(), self.own.clone());

@@ -1,6 +1,6 @@
-//! A process of its own session that finishes one piece of work whatever becomes of its caller.
+//! A process of its own session that finishes one piece of work even if its caller dies.
 //!
-//! It is this very binary, started anew. The caller hands it a request and an open, locked file, waits until it is ready,
+//! It is this binary, started again. The caller hands it a request and an open, locked file, waits until it is ready,
 //! and lets it begin. If the caller dies instead, it begins all the same: the work itself decides whether there is
 //! anything to do. Signals of the caller's terminal, session or service do not reach it.
 

@@ -411,7 +411,7 @@ impl Helper {
                 match channel::receive::<Start>(requests) {
                     Ok(Some((start, files))) => {
                         let mut files = files.into_iter();
-                        // Files may be lost on the way when there are too many open: whoever asked hears the end of its line.
+                        // The kernel drops passed files when too many are open. The caller sees its line end.
                         let Some(line) = files.next().map(UnixStream::from) else { continue };
                         self.start(start.cell, line, files.collect());
                     }

@@ -1,7 +1,7 @@
 //! Carrying a committed transaction to its end: in this process, or in one of its own that survives its caller.
 //!
 //! The port [`Publisher`] starts such a process before the transaction is committed, so that from the commit on there is
-//! always somebody to finish it. `cli` installs the real one; without it, as in unit tests, the caller does the work.
+//! always a process to finish it. `cli` installs the real one; without it, as in unit tests, the caller does the work.
 
 use std::io;
 use std::os::fd::BorrowedFd;

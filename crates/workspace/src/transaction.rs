@@ -230,7 +230,7 @@ impl<'a> Transaction<'a> {
                     Error::Conflict(conflict) => Error::Conflict(Conflict { kept, ..conflict }),
                     other => other,
                 }),
-                // It will be taken back by whoever opens the workspace next. What failed first is the reason.
+                // The next command that opens the workspace takes it back. The first failure is the reason.
                 Err(worse) => Err(Error::Publisher {
                     message: format!("{cause}; taking it back failed too: {worse}"),
                     source: worse

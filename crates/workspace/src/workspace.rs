@@ -362,7 +362,7 @@ impl Workspace {
         let id = publication.id.clone();
         pending::mark(&self.home, &id, self.path())?;
         let made = self.carry_out(held, publication, batch);
-        // What was taken back as a whole is nobody's concern any more; what is still between two states is.
+        // A publication that was taken back as a whole is settled; one that is still between two states is pending.
         if made.is_err() && !folder_of(self.path()).join(&id).exists() {
             pending::forget(&self.home, &id)?;
         }
@@ -399,7 +399,7 @@ impl Workspace {
         ["journal", "abort"].iter().any(|name| folder.join(name).exists())
     }
 
-    /// Folder, run and ledger agree about a publication: nobody has to look at it again.
+    /// Removes the marker of a publication about which folder, run and ledger agree.
     pub fn forget_pending(&self, id: &str) -> Result<()> {
         pending::forget(&self.home, id)
     }

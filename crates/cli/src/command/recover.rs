@@ -10,7 +10,7 @@ use crate::ui::Out;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Every command that touches the project does this first. Use it where nobody runs another command, for example at boot."
+    after_help = "Every command that touches the project does this first. Use it where no other command runs, for example at boot."
 )]
 pub(crate) struct Recover {}
 

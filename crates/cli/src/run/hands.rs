@@ -476,7 +476,7 @@ impl RunHands {
                 Ok(Some(Event::Stopped { cancelled: false, reason: String::new() }))
             }
             Ok(None) => Ok(None),
-            // Nobody knows what the folder holds: then the run has no end yet.
+            // It is unknown what the folder holds: the run has no end yet.
             Err(failure) => {
                 self.put_off = Some(failure.message.clone());
                 Err(failure)

@@ -46,7 +46,7 @@ fn runs_of_a_moved_object_store_are_found_by_its_earlier_name() {
     assert_eq!(state(&actum, &run), "succeeded");
 }
 
-/// What an empty object store lacks is found, whatever this machine has beside it.
+/// Contents that an empty object store lacks are found, also if this machine has copies.
 #[test]
 fn store_check_compares_with_the_object_store() {
     let contents = Folder::new();

@@ -157,12 +157,12 @@ fn orders(at: &str) {
         let reached = running.error_line().is_some_and(|line| line.starts_with("crash point"));
         running.kill();
         assert!(reached, "{case}");
-        let run = all_runs(&actum).remove(0);
+        let run = all_runs_without_recovery(&actum);
         for name in order {
             command(&actum, &run, name);
         }
         agrees(&actum, &run, &before, &case);
-        // Whatever was left to do can be done.
+        // Open work can be finished.
         if !is_over(&actum, &run) {
             command(&actum, &run, "worker");
             agrees(&actum, &run, &before, &case);
@@ -192,6 +192,39 @@ after_a_crash! {
     any_order_of_commands_agrees_after_a_crash_after_recording: 7;
     any_order_of_commands_agrees_after_a_crash_before_the_receipt: 8;
     any_order_of_commands_agrees_after_a_crash_before_the_end: 9;
+}
+
+/// Two commands at once, right after the machine has stopped.
+#[test]
+fn two_commands_at_once_agree_after_a_crash() {
+    const PAIRS: [[&str; 2]; 5] =
+        [["cancel", "undo"], ["resume", "undo"], ["status", "status"], ["resume", "cancel"], ["resume", "resume"]];
+    for at in ["publish.committed", "publish.changed#20", "publish.applied", "run.receipted"] {
+        for pair in PAIRS {
+            let case = format!("{at}, then {pair:?} at once");
+            let actum = sixty();
+            let before = read(actum.folder());
+            let mut running = actum.start(&RUN, &[("ACTUM_CRASH_AT", at)]);
+            assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")), "{case}");
+            running.kill();
+            let run = all_runs_without_recovery(&actum);
+            let both = pair.map(|name| actum.start(&[name, &run], &[]));
+            for running in both {
+                let (code, lines, errors) = running.finish();
+                assert!(code != 70, "{case}: {lines:?} {errors:?}");
+            }
+            if !is_over(&actum, &run) {
+                command(&actum, &run, "worker");
+            }
+            agrees(&actum, &run, &before, &case);
+        }
+    }
+}
+
+/// The only run, read from the database: a command would recover first.
+fn all_runs_without_recovery(actum: &Program) -> String {
+    let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+    database.query_row("SELECT id FROM run", [], |row| row.get(0)).unwrap()
 }
 
 /// `apply` and `undo` killed by a crash of the machine are written down by the next command.

@@ -1,4 +1,4 @@
-//! Clocks that jump (D-502): entries whose time the store gives are taken whatever its clock does, and times never go back.
+//! Clocks that jump (D-502): the store accepts entries that it stamps itself under any clock, and their times never go back.
 
 use actum_ledger::append::{Book, Decision};
 use actum_ledger::draft::{self, Submission};

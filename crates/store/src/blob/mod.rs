@@ -50,7 +50,7 @@ pub struct Folder {
 #[derive(Debug, Default)]
 struct KnownPacks {
     list: Vec<Arc<Pack>>,
-    /// Whether nobody else can have written since.
+    /// Whether the list is current: no other batch can have written since.
     is_fresh: bool,
 }
 

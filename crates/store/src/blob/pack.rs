@@ -39,7 +39,7 @@ pub(super) struct Pack {
     index: Vec<u8>,
 }
 
-/// Packs that are kept open in this process, whatever the number of folders and packs: most are read once and never again.
+/// Packs that this process keeps open, over all folders. Most packs are read once.
 const OPEN_MAX: usize = 64;
 
 /// Files of packs, those used last at the end. A pack is never changed, so a file that is open stays right, also when the

@@ -33,7 +33,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Those of the contents that the object store behind this folder does not have, whatever is here.
+    /// Those of the contents that the object store behind this folder does not have, also if they are in this folder.
     pub fn missing_behind(&self, digests: &[Digest]) -> Result<Vec<Digest>, BlobError> {
         match &self.behind {
             Some(behind) => behind.far.missing(digests.to_vec()),

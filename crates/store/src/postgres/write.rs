@@ -268,7 +268,7 @@ impl Writer {
         let lock = "SELECT tenant FROM ledger_lock WHERE tenant = ANY($1) ORDER BY tenant FOR UPDATE";
         let logs = "SELECT l.tenant, l.size, l.head, l.frontier, e.body FROM ledger_log l
             LEFT JOIN ledger_entry e ON e.tenant = l.tenant AND e.seq = l.size - 1 WHERE l.tenant = ANY($1)";
-        // After the locks are held: whoever comes later in a log has a later time.
+        // Read after the locks are held, so that a later entry of a log has a later time.
         let clock = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let entries = "SELECT e.tenant, e.id, e.seq, e.created_ns, CASE WHEN k.own THEN e.body END
             FROM unnest($1::text[], $2::text[], $3::bool[]) AS k (tenant, id, own)

@@ -1,6 +1,6 @@
 //! The reference clock of the embedded store: the clock of the file system that holds the database.
 //!
-//! Every process that writes to the database shares it, whatever its own clock shows. It is read by touching a file beside
+//! All processes that write to the database share it, even if their own clocks differ. It is read by touching a file beside
 //! the database, with system calls that are not subject to a process's own idea of time.
 
 use std::fs::File;
