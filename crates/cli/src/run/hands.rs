@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::book::Answers;
 use super::finish::RunFolder;
 use super::program::{Ran, shown};
-use super::shop::Shop;
+use super::shop::{Shop, is_full};
 use crate::failure::Failure;
 use crate::model::Till;
 use crate::tool::cache::Results;
@@ -505,9 +505,11 @@ impl RunHands {
 impl RunHands {
     /// What does not answer now is nobody's failure: the run is put off.
     fn note_trouble(&mut self, failure: &Failure) {
-        if failure.is_passing() || (failure.is_machines() && self.repeats.is_none()) {
+        // Where there is no room, anything may fail for want of it, under any name.
+        let is_machines = self.repeats.is_none() && (failure.is_machines() || is_full(&self.shop.home));
+        if failure.is_passing() || is_machines {
             self.put_off = Some(failure.message.clone());
-            self.is_machines_fault = failure.is_machines();
+            self.is_machines_fault = is_machines;
         }
     }
 }

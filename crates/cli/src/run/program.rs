@@ -13,13 +13,13 @@ use actum_contract::digest::Digest;
 use actum_contract::execution::{Filesystem, FilesystemLevel, Host, Network, NetworkLevel, Redactor, Sandbox};
 use actum_kernel::Desk;
 use actum_sandbox::{
-    Access, Captured, Cell, Egress, Grant, Pipes, Report, Room, Signals, Source, Stream, find_program, watch,
+    Access, Captured, Cell, Egress, Ended, Grant, Pipes, Report, Room, Signals, Source, Stream, find_program, watch,
 };
 use actum_server::{Bridge, Offered};
 use actum_workspace::{Stage, View, Workspace};
 
 use super::book::Book;
-use super::shop::Shop;
+use super::shop::{Shop, is_full};
 use crate::cell::Wanted;
 use crate::command::tool::TOOLS_URL;
 use crate::failure::Failure;
@@ -247,6 +247,11 @@ impl Program<'_> {
         if let Some(why) = machines_fault(&watched.report.ended) {
             return Err(crate::cell::not_built(&why));
         }
+        // A program that fails where there is no room fails for want of it.
+        if watched.report.ended != Ended::Exited(0) && is_full(&shop.home) {
+            let message = format!("the disk of {} is full", shop.home.display());
+            return Err(Failure::new(actum_api::error::DISK_FULL, message));
+        }
         let clean = |captured: Captured| Captured { kept: redactor.redact(&captured.kept).0, ..captured };
         let program = self.command.first().cloned().unwrap_or_default();
         for (name, stream) in [("output", &watched.output), ("errors", &watched.errors)] {
@@ -270,8 +275,7 @@ impl Program<'_> {
 }
 
 /// Why the machine could not run a program, if that is why it was not run.
-fn machines_fault(ended: &actum_sandbox::Ended) -> Option<String> {
-    use actum_sandbox::Ended;
+fn machines_fault(ended: &Ended) -> Option<String> {
     use rustix::io::Errno;
 
     const EXHAUSTED: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];

@@ -478,6 +478,14 @@ const ROOM_BYTES_MIN: usize = 4 << 20;
 /// Files that a machine must be able to open.
 const FILES_MIN: usize = 64;
 
+/// Room below which a disk counts as full.
+const FULL_BELOW_BYTES: u64 = 1 << 20;
+
+/// Whether the disk of a folder has no room left.
+pub(super) fn is_full(folder: &Path) -> bool {
+    rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL_BELOW_BYTES)
+}
+
 /// Whether this machine can execute runs, found out by doing what they need: room on the disk, open files, a cell.
 fn self_check(home: &Path, spawner: &Spawner) -> Result<(), String> {
     let path = home.join(format!("workers/.self-check-{}", std::process::id()));
@@ -500,8 +508,8 @@ fn self_check(home: &Path, spawner: &Spawner) -> Result<(), String> {
     }
 }
 
-fn no_hands(failure: Failure) -> NoHands {
-    match (failure.is_passing(), failure.is_machines()) {
+fn no_hands(failure: Failure, home: &Path) -> NoHands {
+    match (failure.is_passing(), failure.is_machines() || is_full(home)) {
         (true, _) => NoHands::PutOff(failure.message),
         (false, true) => NoHands::Machine(failure.message),
         (false, false) => NoHands::Never(failure.message),
@@ -529,7 +537,7 @@ impl Workshop for Shops {
             agreement: agreement.clone(),
         };
         let hands = self.of(&run.tenant).and_then(|shop| RunHands::new(shop, facts));
-        Ok(Box::new(hands.map_err(no_hands)?))
+        Ok(Box::new(hands.map_err(|failure| no_hands(failure, &self.own.home))?))
     }
 
     fn tenant(&self) -> Tenant {

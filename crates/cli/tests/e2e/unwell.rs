@@ -71,6 +71,7 @@ fn full_disk_costs_no_run() {
         "$ACTUM" run --detach -q work.json > /dev/null
         free=$(df --output=avail -k . | tail -1); head -c $(( (free - 200) * 1024 )) /dev/zero > x.fill
         "$ACTUM" worker 2> ../err & worker=$!
+        trap 'kill -KILL $worker 2> /dev/null || :' EXIT
         for n in $(seq 600); do grep -q unwell ../err && break; sleep 0.1; done
         grep -q unwell ../err || { cat ../err; exit 9; }
         [ "$("$ACTUM" list --json | grep -o '"state":"failed"' | wc -l)" = 0 ] || { "$ACTUM" list; exit 8; }
