@@ -1,10 +1,12 @@
 //! Recovery: before a command does anything else, what a dead process or a crashed machine left behind is completed or rolled
 //! back, and the run it belongs to learns about it. `actum recover` does only that.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use actum_api::error;
 use actum_engine::{Done, Engine, Settings, Watch, events_of};
 use actum_kernel::{Event, State, Verdict};
 use actum_ledger::run::{Run, RunState};
@@ -32,8 +34,10 @@ const ASKED_EVERY: Duration = Duration::from_millis(10);
 pub(crate) struct RecoveredPublication {
     pub id: String,
     pub folder: String,
-    /// What was done, in a few words; nothing if another process is still at it.
+    /// What was done, in a few words, if anything was.
     pub outcome: Option<String>,
+    /// Whether folder, run and ledger agree about it by now.
+    pub is_settled: bool,
 }
 
 /// Whether a command has to do with what a project keeps.
@@ -89,14 +93,23 @@ fn recover(
 ) -> Result<Vec<RecoveredPublication>, Failure> {
     let open = Open::new(Project::at(project), out)?;
     let mut all = Vec::new();
+    let mut failed = None;
     for marker in found {
-        let outcome = recover_one(&open, &marker, patience, out)?;
+        let (is_settled, outcome) = match recover_one(&open, &marker, patience, out) {
+            Ok(done) => done,
+            // One that cannot be recovered does not keep the others from it.
+            Err(failure) => {
+                failed.get_or_insert(failure);
+                (false, None)
+            }
+        };
         if let Some(outcome) = &outcome {
             out.aside(&format!("{}: {outcome}", marker.folder.display()));
         }
-        all.push(RecoveredPublication { id: marker.id, folder: marker.folder.display().to_string(), outcome });
+        let folder = marker.folder.display().to_string();
+        all.push(RecoveredPublication { id: marker.id, folder, outcome, is_settled });
     }
-    Ok(all)
+    failed.map_or(Ok(all), Err)
 }
 
 fn recover_one(
@@ -104,19 +117,33 @@ fn recover_one(
     marker: &PendingPublication,
     patience: Duration,
     out: &Out,
-) -> Result<Option<String>, Failure> {
+) -> Result<(bool, Option<String>), Failure> {
     let home = open.project.folder()?;
     let blobs = open.project.blobs()?;
-    if !marker.folder.is_dir() {
+    match std::fs::metadata(&marker.folder) {
+        Ok(found) if found.is_dir() => {}
+        // Gone for good, and not only out of reach: what it lies in is there.
+        Err(e) if e.kind() == ErrorKind::NotFound && marker.folder.parent().is_some_and(Path::is_dir) => {
+            actum_workspace::forget_marker(&home, &marker.id)?;
+            return Ok((true, Some("the folder of an interrupted publication is gone".to_owned())));
+        }
+        _ => {
+            let message = format!("cannot reach {}, whose publication was interrupted", marker.folder.display());
+            return Err(Failure::new(error::FILE, message));
+        }
+    }
+    // A marker speaks of a folder that has the publication, or of the project's own.
+    let root = open.project.root().canonicalize().unwrap_or_default();
+    if marker.folder != root && !marker.folder.join(".actum/workspace/tx").join(&marker.id).is_dir() {
         actum_workspace::forget_marker(&home, &marker.id)?;
-        return Ok(Some("the folder of an interrupted publication is gone".to_owned()));
+        return Ok((true, None));
     }
     let opened = Opened { workspace: Workspace::open(&marker.folder, &home, blobs.clone())?, blobs };
     let lock = match lock_within(&opened.workspace, patience)? {
         Ok(lock) => lock,
         Err(holder) => {
             out.aside(&format!("{} is being changed by {holder}", marker.folder.display()));
-            return Ok(None);
+            return Ok((false, None));
         }
     };
     let was_torn = opened.workspace.is_torn(&marker.id);
@@ -125,7 +152,7 @@ fn recover_one(
     let Some(publication) = publication else {
         opened.workspace.forget_pending(&marker.id)?;
         let kept = if conflicts.is_empty() { String::new() } else { format!(" (kept: {})", conflicts.join(", ")) };
-        return Ok(was_torn.then(|| format!("rolled back an interrupted publication{kept}")));
+        return Ok((true, was_torn.then(|| format!("rolled back an interrupted publication{kept}"))));
     };
     let word = publication.cause.word();
     let agreed = agree(open, &opened, &publication)?;
@@ -134,14 +161,14 @@ fn recover_one(
         Agreed::Already => None,
         Agreed::Noted(run) => Some(format!("recorded {word} {} with run {run}", publication.id)),
         // Its process is about to write it down.
-        Agreed::ByItsWorker => return Ok(was_torn.then(|| format!("completed {word} {}", publication.id))),
+        Agreed::ByItsWorker => return Ok((false, was_torn.then(|| format!("completed {word} {}", publication.id)))),
         Agreed::ToBeFinished(run) => match finish_run(open, &run)? {
             Some(state) => Some(format!("run {} had published when its process ended: it is {state}", run.id)),
-            None => return Ok(was_torn.then(|| format!("completed {word} {}", publication.id))),
+            None => return Ok((false, was_torn.then(|| format!("completed {word} {}", publication.id)))),
         },
     };
     opened.workspace.forget_pending(&marker.id)?;
-    Ok(about.or_else(|| was_torn.then(|| format!("completed an interrupted {word}"))))
+    Ok((true, about.or_else(|| was_torn.then(|| format!("completed an interrupted {word}")))))
 }
 
 /// Locks a workspace within a moment, or returns the process that holds its lock.
@@ -197,22 +224,28 @@ fn agree(open: &Open, opened: &Opened, publication: &Publication) -> Result<Agre
     }
 }
 
-fn agree_published(open: &Open, run: Run, publication: &Publication) -> Result<Agreed, Failure> {
+/// Whether the record of a run says that it made this publication.
+pub(crate) fn names_publication(open: &Open, run: &Run, id: &str) -> Result<bool, Failure> {
     let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &run.id, 0))?;
-    let events = events_of(&rows).unwrap_or_default();
-    let is_this =
-        |event: &Event| matches!(event, Event::Published { publication: known, .. } if *known == publication.id);
+    let is_this = |event: &Event| matches!(event, Event::Published { publication, .. } if publication == id);
+    Ok(events_of(&rows).unwrap_or_default().iter().any(is_this))
+}
+
+fn agree_published(open: &Open, run: Run, publication: &Publication) -> Result<Agreed, Failure> {
     if run.state.is_over() {
         let outcome: Value =
             run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        if events.iter().any(is_this) || outcome["verdict"]["kept"] != true {
+        if names_publication(open, &run, &publication.id)? || outcome["verdict"]["kept"] != true {
             return Ok(Agreed::Already);
         }
         let drift = publication.drift.iter().map(ToString::to_string).collect();
         open.note_done(&run, &Done::Applied { publication: publication.id.clone(), drift })?;
         return Ok(Agreed::Noted(run.id));
     }
-    match run.state == RunState::Queued || open.is_abandoned(&run)? {
+    // Also one whose worker lost its lease; the claim looks again.
+    let now_ms = open.waiter.store_time(&open.tenant)?.as_millisecond();
+    let is_over_due = run.lease_until_ms.is_some_and(|until| until <= now_ms);
+    match run.state == RunState::Queued || is_over_due || open.is_abandoned(&run)? {
         true => Ok(Agreed::ToBeFinished(Box::new(run))),
         false => Ok(Agreed::ByItsWorker),
     }
@@ -248,7 +281,7 @@ impl Watch for Silent {
 
 /// The publications that were recovered, as JSON.
 pub(crate) fn shown(all: &[RecoveredPublication]) -> Value {
-    let row = |one: &RecoveredPublication| json!({"publication": one.id, "folder": one.folder, "outcome": one.outcome, "pending": one.outcome.is_none()});
+    let row = |one: &RecoveredPublication| json!({"publication": one.id, "folder": one.folder, "outcome": one.outcome, "pending": !one.is_settled});
     json!({"recovered": all.iter().map(row).collect::<Vec<_>>()})
 }
 

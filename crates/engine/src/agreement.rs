@@ -61,6 +61,10 @@ pub struct Submitter {
 pub struct ForkOf {
     pub run: String,
     pub events: u64,
+    /// The source's events are folded under the source's contracts. Not so in forks of the first version, whose own events
+    /// build on a fold under the fork's contract.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub under_own_contracts: bool,
 }
 
 /// What a run stands on.
@@ -177,6 +181,9 @@ impl RecordedContract {
     }
 }
 
+/// How the journal of a run says that its contract was overridden.
+pub(crate) const OVERRIDDEN: &str = "the contract was overridden";
+
 /// How many changes of a run's contract the ledger holds.
 pub(crate) fn contract_changes(waiter: &Waiter, run: &Run) -> Result<u64, JournalError> {
     Ok(newest_change(waiter, run)?.0)
@@ -204,6 +211,11 @@ fn recorded_contract(waiter: &Waiter, run: &Run, submitted: &Value) -> Result<Op
     }
     if let Ok(contract) = serde_json::from_value(submitted["payload"]["contract"].clone()) {
         return Ok(Some(contract));
+    }
+    // It overrode queued runs without a word in the ledger; their journals name it.
+    let rows = waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?;
+    if rows.iter().any(|row| row.kind == "warned" && row.body.contains(OVERRIDDEN)) {
+        return Ok(None);
     }
     let planned = entry_of(waiter, run, &entry::planned_id(&run.robot, &run.id, run.attempt))?;
     let hash = planned["payload"]["externalRefs"]["contractHash"].as_str();

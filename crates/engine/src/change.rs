@@ -78,7 +78,7 @@ pub fn resume(
             // One that was forked itself, and did nothing of its own yet, stands where its source stood.
             let fork_of = match &read.agreement.fork_of {
                 Some(earlier) if run.version == 0 => earlier.clone(),
-                _ => ForkOf { run: run.id.clone(), events: run.version },
+                _ => ForkOf { run: run.id.clone(), events: run.version, under_own_contracts: true },
             };
             fork(waiter, run, &read.agreement, fork_of, contract, by)
         }
@@ -136,7 +136,7 @@ fn requeue(
     }
     if let Some(contract) = &contract {
         change_to(Some(&read.contract), contract);
-        let what = format!("the contract was overridden: {} → {}", read.contract.hash.to_hex(), contract.hash.to_hex());
+        let what = format!("{}: {} → {}", agreement::OVERRIDDEN, read.contract.hash.to_hex(), contract.hash.to_hex());
         events.push(stored(&Event::Warned { what }));
         let (from, to) = (Box::new(governing(&read.contract)), Box::new(governing(contract)));
         events.push(stored(&Event::ContractChanged { from, to }));
@@ -195,7 +195,7 @@ fn fork_unsupported(waiter: &Waiter, source: &Run, requested: &Partial, by: Subm
     let persisted = agreement::recorded_config(waiter, source)?;
     let layers = Layers { persisted: persisted.as_ref(), requested, env: &BTreeMap::new() };
     let contract = Contract::of(resolve(layers).map_err(ChangeError::Bad)?.config);
-    let fork_of = ForkOf { run: source.id.clone(), events: 0 };
+    let fork_of = ForkOf { run: source.id.clone(), events: 0, under_own_contracts: true };
     fork(waiter, source, &agreement, fork_of, contract, by)
 }
 

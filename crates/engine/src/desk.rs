@@ -167,10 +167,7 @@ impl Pen {
             let row = match self.waiter.wait(self.waiter.runs.runs_named(&self.held.tenant, &self.held.run)) {
                 Ok(found) => found.into_iter().find(|run| run.id == self.held.run),
                 Err(e @ JournalError::Unavailable(_)) => {
-                    if Instant::now() >= until || self.stop.why() == Some(Why::Lost) {
-                        return Err(e.into());
-                    }
-                    std::thread::sleep(ASKED_AGAIN_AFTER);
+                    self.wait_a_moment(until, e)?;
                     continue;
                 }
                 Err(e) => return Err(e.into()),
@@ -187,10 +184,19 @@ impl Pen {
                     self.judge(written)?;
                     again.remove(0);
                 }
-                Err(JournalError::Unavailable(_)) => {}
+                Err(e @ JournalError::Unavailable(_)) => self.wait_a_moment(until, e)?,
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Waits before the store is asked again. Fails with the error if there is no time left for that.
+    fn wait_a_moment(&self, until: Instant, e: JournalError) -> Result<(), NotWritten> {
+        if Instant::now() >= until || self.stop.why() == Some(Why::Lost) {
+            return Err(e.into());
+        }
+        std::thread::sleep(ASKED_AGAIN_AFTER);
+        Ok(())
     }
 
     fn commit(&self, state: &mut Writing, end: Option<End>) -> Commit {

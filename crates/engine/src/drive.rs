@@ -11,6 +11,7 @@ use actum_kernel::{
     code, decide, next,
 };
 use actum_ledger::draft;
+use actum_ledger::journal::JournalError;
 use actum_ledger::run::{End, Held, Run, RunState};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use crate::agreement::{self, Agreement, BadAgreement, Lineage, Read};
 use crate::change::attached;
 use crate::desk::{NotWritten, Open, Pen, Stop};
-use crate::entry::{About, close_before, contract_change, snapshot_id, succeeded_id, time};
+use crate::entry::{About, close_before, contract_change, planned_id, snapshot_id, succeeded_id, time};
 use crate::history::RunHistory;
 use crate::wait::Waiter;
 use crate::worker::Watch;
@@ -41,6 +42,9 @@ pub const CRASH_POINTS: &[&str] = &[
 
 /// How long a store that did not answer is left alone.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// How long `actum run` waits before it takes up a run again that it had to put off.
+const PUT_OFF_FOR: Duration = Duration::from_secs(1);
 
 /// How often a run is taken up before what keeps it from going on counts as its end.
 const EPOCHS_MAX: u64 = 500;
@@ -113,7 +117,12 @@ impl Driver<'_> {
             Err(NotWritten::Refused(why)) => self.give_up(run, stop, &why),
             Err(e) => {
                 self.watch.remark(run, &e.to_string());
-                self.give_back(run, stop, &e.to_string());
+                let is_away = matches!(e, NotWritten::Store(JournalError::Unavailable(_)));
+                match is_away && run.epoch < EPOCHS_MAX {
+                    true => self.give_back(run, stop, &e.to_string()),
+                    // What repeats is not tried in a hurry: the lease runs out first.
+                    false => self.watch.lost(run),
+                }
             }
         }
     }
@@ -182,6 +191,12 @@ impl Driver<'_> {
             Err(NoHands::Machine(why)) if self.may_set_back(run, &state) => {
                 return self.set_back(run, &mut state, pen, &why);
             }
+            // It may have published already: then it ends only by what became of that.
+            Err(NoHands::PutOff(why) | NoHands::Machine(why) | NoHands::Never(why))
+                if state.publishing.is_some() && run.epoch < EPOCHS_MAX =>
+            {
+                return self.put_off(run, pen, &why);
+            }
             Err(NoHands::PutOff(message) | NoHands::Machine(message) | NoHands::Never(message)) => {
                 let fault = Event::Faulted { code: "WORKSPACE_UNAVAILABLE".into(), message, retryable: true };
                 let decision = decide(&mut state, fault);
@@ -201,10 +216,11 @@ impl Driver<'_> {
             self.watch.see(run, &state);
             if let Effect::Finish(verdict) = &effect {
                 let finished = hands.finish(verdict, &state);
-                if let Some(why) = hands.put_off().filter(|_| hands.is_machines_fault() && self.hands_back) {
+                let machines = hands.put_off().filter(|_| finished.is_err() && hands.is_machines_fault());
+                if let Some(why) = machines.filter(|_| self.may_put_off(run)) {
                     return self.set_back(run, &mut state, pen, &why);
                 }
-                if let Some(why) = hands.put_off().filter(|_| self.may_put_off(run)) {
+                if let Some(why) = hands.put_off().filter(|_| finished.is_err()).filter(|_| self.may_put_off(run)) {
                     return self.put_off(run, pen, &why);
                 }
                 let finished = finished.unwrap_or_else(|why| {
@@ -235,6 +251,10 @@ impl Driver<'_> {
                 if self.may_set_back(run, &state) {
                     return self.set_back(run, &mut state, pen, &why);
                 }
+                // What became of a publication is unknown: the run has no end yet.
+                if state.publishing.is_some() && hands.is_outcome_unknown() && run.epoch < EPOCHS_MAX {
+                    return self.put_off(run, pen, &why);
+                }
                 let event = match state.too_many_set_backs() {
                     Some(message) => Event::Faulted { code: code::MACHINE_FAILED.into(), message, retryable: true },
                     None => event,
@@ -243,7 +263,7 @@ impl Driver<'_> {
                 pen.note(&decision.events, Vec::new(), None);
                 continue;
             }
-            let may_put_off = self.may_put_off(run) || state.publishing.is_some();
+            let may_put_off = self.may_put_off(run) || (state.publishing.is_some() && run.epoch < EPOCHS_MAX);
             if let Some(why) = hands.put_off().filter(|_| may_put_off && !is_published(&event)) {
                 return self.put_off(run, pen, &why);
             }
@@ -305,6 +325,10 @@ impl Driver<'_> {
     /// Gives a run back that cannot go on here and now; what it has done is on record.
     fn put_off(&self, run: &Run, pen: &Pen, why: &str) -> Result<(), NotWritten> {
         self.watch.remark(run, &format!("put off: {why}"));
+        // `actum run` takes its own runs again at once: not in a hurry.
+        if !self.hands_back {
+            std::thread::sleep(PUT_OFF_FOR);
+        }
         let outcome = Some(json!({"put_off": why}).to_string());
         pen.write(&[], Vec::new(), Some(End { state: RunState::Queued, outcome, capsule: None }))?;
         self.watch.handed_back(run);
@@ -331,7 +355,8 @@ impl Driver<'_> {
         let mut entries = Vec::new();
         let mut metadata = read.attached.clone();
         if is_new {
-            let is_planned = read.agreement.dependencies.is_empty();
+            // An earlier version planned dependants when they were resumed.
+            let is_planned = read.agreement.dependencies.is_empty() || is_recorded_as_planned(self.waiter, run)?;
             if !is_planned {
                 // Only now is it known what it stands on.
                 read.agreement.lineage.depends_on = vec![snapshot_id(&run.submission)];
@@ -513,6 +538,12 @@ fn lineage_of(run: &Run, now: Timestamp) -> Lineage {
         snapshot_at: time(now),
         snapshot: None,
     })
+}
+
+/// Whether the ledger holds that this attempt was planned.
+fn is_recorded_as_planned(waiter: &Waiter, run: &Run) -> Result<bool, NotWritten> {
+    let id = planned_id(&run.robot, &run.id, run.attempt);
+    Ok(run.attempt > 1 && waiter.wait(waiter.journal.entry(&run.tenant, &id))?.is_some())
 }
 
 fn hash_of(metadata: &str) -> String {

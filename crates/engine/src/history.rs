@@ -57,7 +57,11 @@ impl RunHistory {
                 Err(why) => return Ok(Err(format!("run {}, which it was forked from: {why}", fork.run))),
             };
             // The contract of before the first override, also if that override came after the fork.
-            let agreed = read.agreed().at_start(&events);
+            let by_fork = segments.last().map(|segment: &Segment| segment.agreed.clone());
+            let agreed = match by_fork.filter(|_| !fork.under_own_contracts) {
+                Some(by_fork) => by_fork,
+                None => read.agreed().at_start(&events),
+            };
             events.truncate(usize::try_from(fork.events).unwrap_or(usize::MAX));
             segments.push(Segment { agreed, events });
             next = read.agreement.fork_of;

@@ -68,6 +68,8 @@ struct Surroundings {
     gone: Vec<String>,
     /// Why this process must not begin runs, if so.
     may_claim: Result<(), CannotClaim>,
+    /// Whether that was reported.
+    is_reported: bool,
 }
 
 /// Why no run is begun here.
@@ -213,7 +215,7 @@ impl Engine {
     }
 
     fn dispatch(&self, sender: &Sender<Run>) -> Result<(), JournalError> {
-        let mut around = Surroundings { swept: None, gone: Vec::new(), may_claim: Ok(()) };
+        let mut around = Surroundings { swept: None, gone: Vec::new(), may_claim: Ok(()), is_reported: false };
         let mut is_in_trouble = false;
         while !self.interrupted.load(Ordering::SeqCst) {
             let dispatched = self.dispatch_some(sender, &mut around);
@@ -239,8 +241,9 @@ impl Engine {
     fn dispatch_some(&self, sender: &Sender<Run>, around: &mut Surroundings) -> Result<bool, JournalError> {
         if around.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
             self.sweep()?;
-            *around =
-                Surroundings { swept: Some(Instant::now()), gone: self.workshop.gone(), may_claim: self.may_claim() };
+            let may_claim = self.may_claim();
+            let is_reported = around.is_reported && may_claim.is_err();
+            *around = Surroundings { swept: Some(Instant::now()), gone: self.workshop.gone(), may_claim, is_reported };
         }
         // One that has just failed a run is checked before it takes another.
         let is_unwell = around.may_claim.is_ok() && locked(&self.unwell).is_some();
@@ -280,7 +283,10 @@ impl Engine {
         match &around.may_claim {
             Err(CannotClaim::Store(e)) if is_idle || self.settings.submission.is_none() => Err(e.clone()),
             Err(CannotClaim::Unwell(why)) => {
-                self.watch.trouble(why);
+                // Said once; it is tried every moment.
+                if !std::mem::replace(&mut around.is_reported, true) {
+                    self.watch.trouble(why);
+                }
                 Ok(false)
             }
             _ => Ok(false),

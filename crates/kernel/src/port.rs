@@ -62,6 +62,11 @@ pub trait Hands: Send {
         false
     }
 
+    /// Whether it is unknown what became of a publication that was begun.
+    fn is_outcome_unknown(&self) -> bool {
+        false
+    }
+
     /// The receipt and the result of an attempt that is over. Doing it twice does no harm.
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String>;
 

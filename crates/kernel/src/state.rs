@@ -122,6 +122,8 @@ pub struct State {
     pub current: Option<String>,
     /// The stage's tree after the last act within its limits. Another attempt continues from here.
     accepted: Option<String>,
+    /// Files and deltas in it.
+    accepted_counts: (u64, u64),
     pub ops: Vec<ToolOp>,
     /// Those of acts that count; what came after them was thrown away.
     ops_kept: usize,
@@ -187,6 +189,7 @@ impl State {
             steps_done: 0,
             current: None,
             accepted: None,
+            accepted_counts: (0, 0),
             ops: Vec::new(),
             ops_kept: 0,
             answers: Vec::new(),
@@ -235,6 +238,9 @@ impl State {
         let contract = GoverningContract { hash: agreed.contract_hash.clone(), config: agreed.config.clone() };
         self.agreed = agreed;
         self.attempt = 0;
+        // These are of the source's attempt: the fork has begun none.
+        (self.publishing, self.capsule, self.tested, self.spent_ms) = (None, None, None, 0);
+        self.set_backs.clear();
         self.change_contract(&contract);
         self
     }
@@ -254,9 +260,10 @@ impl State {
     /// finished stays finished.
     fn change_contract(&mut self, contract: &GoverningContract) {
         self.agreed.govern_by(contract);
-        if self.contracts.last().is_none_or(|last| last.contract != *contract) {
-            self.contracts.push(ContractPeriod { contract: contract.clone(), steps: Vec::new() });
+        if self.contracts.last().is_some_and(|last| last.contract == *contract) {
+            return;
         }
+        self.contracts.push(ContractPeriod { contract: contract.clone(), steps: Vec::new() });
         match (&self.phase, self.was.take()) {
             (Phase::Over(verdict), Some(was)) => {
                 let over = Phase::Over(verdict.clone());
@@ -403,6 +410,7 @@ impl State {
             self.ops.truncate(self.ops_kept);
             self.answers.truncate(self.answers_kept);
             self.current.clone_from(&self.accepted);
+            (self.files, self.deltas) = self.accepted_counts;
             // What was found of the whole result is found again: the contract may be another one by now.
             self.phase = match was {
                 Phase::Heavy | Phase::Weigh | Phase::Test | Phase::Publish => self.after_steps(),
@@ -515,6 +523,7 @@ impl State {
             }
         }
         self.accepted.clone_from(&self.current);
+        self.accepted_counts = (self.files, self.deltas);
         (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
         self.light_or_after();
         follows

@@ -48,11 +48,18 @@ impl Detached {
             command.stderr(Stdio::null());
         }
         let process = command.spawn()?;
+        // It keeps the other end of the line open: while it lives, the end of the process would not be seen.
+        drop(command);
         let this = Self { line, process };
-        channel::send(&this.line, request, &[file])?;
-        match channel::receive::<Ready>(&this.line)? {
-            Some(_) => Ok(this),
-            None => Err(io::Error::other("the process that publishes ended before it began")),
+        let ready = channel::send(&this.line, request, &[file])
+            .and_then(|()| channel::receive::<Ready>(&this.line))
+            .and_then(|ready| ready.ok_or_else(|| io::Error::other("the detached process ended before it began")));
+        match ready {
+            Ok(_) => Ok(this),
+            Err(e) => {
+                this.abandon();
+                Err(e)
+            }
         }
     }
 
@@ -88,6 +95,10 @@ fn try_serve<T: DeserializeOwned, R: Serialize>(work: impl FnOnce(T) -> R) -> io
     let _blocked = sys::signal_file(&ENDING)?;
     let line = UnixStream::from(rustix::io::dup(rustix::stdio::stdin())?);
     let Some((request, files)) = channel::receive::<T>(&line)? else { return Ok(()) };
+    // Without the file there is no lock: then nothing may be done.
+    if files.is_empty() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     channel::send(&line, &Ready {}, &[])?;
     // The word to begin, or the caller's end.
     let _ = channel::receive::<Begin>(&line);

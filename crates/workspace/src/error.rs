@@ -115,15 +115,16 @@ impl Error {
 
     /// The machine has no more open files or memory for us.
     pub fn is_exhausted(&self) -> bool {
-        const EXHAUSTED: [rustix::io::Errno; 3] =
-            [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM];
+        use rustix::io::Errno;
+
+        const EXHAUSTED: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
         let source = match self {
             Self::Io { source, .. } | Self::Publisher { source, .. } | Self::Blob(BlobError::Io { source, .. }) => {
                 source
             }
             _ => return false,
         };
-        rustix::io::Errno::from_io_error(source).is_some_and(|errno| EXHAUSTED.contains(&errno))
+        Errno::from_io_error(source).is_some_and(|errno| EXHAUSTED.contains(&errno))
     }
 
     /// No room on the disk, or none left in the user's share of it.

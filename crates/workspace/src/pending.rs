@@ -27,10 +27,17 @@ fn markers(home: &Path) -> PathBuf {
 pub fn pending(home: &Path) -> Result<Vec<PendingPublication>> {
     let mut all = Vec::new();
     for path in listed(&markers(home))? {
+        // Only plain files of ours: neither links nor pipes.
+        if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+            continue;
+        }
         let (Some(id), Ok(folder)) = (path.file_name().and_then(OsStr::to_str), fs::read(&path)) else { continue };
         // One that was being written when the machine stopped: its publication was never committed.
-        if let Some(folder) = folder.strip_suffix(b"\n") {
-            all.push(PendingPublication { id: id.to_owned(), folder: PathBuf::from(OsStr::from_bytes(folder)) });
+        let Some(folder) = folder.strip_suffix(b"\n").map(|folder| PathBuf::from(OsStr::from_bytes(folder))) else {
+            continue;
+        };
+        if folder.is_absolute() {
+            all.push(PendingPublication { id: id.to_owned(), folder });
         }
     }
     all.sort_by(|a, b| a.id.cmp(&b.id));

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
+use rustix::fs::OFlags;
 
 use crate::beneath::Root;
 use crate::change::Change;
@@ -179,9 +180,18 @@ impl Workspace {
     fn lock_file(&self) -> Result<(PathBuf, File)> {
         let folder = self.path().join(".actum/workspace");
         fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+        // It is written to: neither it nor its folder may be a link that leads elsewhere.
+        if fs::symlink_metadata(&folder).map_err(at("look at", &folder))?.is_symlink() {
+            return Err(Error::Refused(format!("{} is a link", folder.display())));
+        }
         let path = folder.join("lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        Ok((path.clone(), file.map_err(at("open", &path))?))
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, rustix::fs::Mode::from_raw_mode(0o644)).map_err(at("open", &path))?;
+        let file = File::from(file);
+        match file.metadata().map_err(at("look at", &path))?.is_file() {
+            true => Ok((path, file)),
+            false => Err(Error::Refused(format!("{} is no file", path.display()))),
+        }
     }
 
     /// Whether anything was left behind by a process that died; asks without locking.
@@ -397,6 +407,12 @@ impl Workspace {
     pub fn is_torn(&self, id: &str) -> bool {
         let folder = folder_of(self.path()).join(id);
         ["journal", "abort"].iter().any(|name| folder.join(name).exists())
+    }
+
+    /// Whether a publication needs nothing more: it is recorded, or was taken back.
+    pub fn is_settled(&self, id: &str) -> bool {
+        let folder = folder_of(self.path()).join(id);
+        !folder.exists() || is_over(&folder)
     }
 
     /// Removes the marker of a publication about which folder, run and ledger agree.

@@ -107,14 +107,20 @@ impl Apply {
         if !self.keep {
             workspace::drop_stage(stage, still, out);
         }
-        drop(lock);
         recorded?;
-        if let Some((run, _)) = open.run_behind(&id)? {
+        // Under the lock, and once: a command that recovers may have been first.
+        let behind = open.run_behind(&id)?;
+        let is_known = match &behind {
+            Some((run, _)) => crate::recover::names_publication(&open, run, &publication.id)?,
+            None => true,
+        };
+        if let Some((run, _)) = behind.filter(|_| !is_known) {
             let drift = publication.drift.iter().map(ToString::to_string).collect();
             let done = actum_engine::Done::Applied { publication: publication.id.clone(), drift };
             open.note_done(&run, &done)?;
         }
         opened.workspace.forget_pending(&publication.id)?;
+        drop(lock);
         out.result(
             &json!({
                 "publication": publication.id,

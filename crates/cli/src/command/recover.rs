@@ -21,7 +21,7 @@ impl Recover {
             true => recover::recover_all(&project, out)?,
             false => Vec::new(),
         };
-        let pending = all.iter().filter(|one| one.outcome.is_none()).count();
+        let pending = all.iter().filter(|one| !one.is_settled).count();
         out.result(&recover::shown(&all), || match all.len() {
             0 => "nothing to recover".to_owned(),
             n => format!("{} of {n} publications are in order", n - pending),

@@ -112,7 +112,11 @@ fn refused(e: ResumeError) -> Failure {
             .hint("--override-execution-config changes this run, --fork starts a new one; without flags it keeps its contract"),
         ResumeError::Contract(message, code, details) => {
             let is_unsupported = code == error::UNSUPPORTED;
-            let name = if is_unsupported { error::UNSUPPORTED } else { error::MISMATCH };
+            let name = match code {
+                error::UNSUPPORTED => error::UNSUPPORTED,
+                error::STORE_DAMAGED => error::STORE_DAMAGED,
+                _ => error::MISMATCH,
+            };
             let failure = Failure::new(name, message).details(details);
             match is_unsupported {
                 true => failure.hint("`resume RUN --fork` starts a new run of the same work under the present versions"),

@@ -127,7 +127,6 @@ impl Undo {
         let earlier = opened.workspace.publication(&self.id)?;
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
         ledger.record(&opened, &publication, out)?;
-        drop(lock);
         // Before anything is said of the run: what is still in place was not undone.
         if publication.changes.is_empty() && !publication.kept.is_empty() {
             let message = "nothing was undone: every path was changed again later";
@@ -137,6 +136,7 @@ impl Undo {
         }
         note_run(&open, &opened, &earlier, &publication)?;
         opened.workspace.forget_pending(&publication.id)?;
+        drop(lock);
         let id = &publication.id;
         out.result(
             &json!({

@@ -82,6 +82,8 @@ pub(crate) struct RunHands {
     pub(super) put_off: Option<String>,
     /// Whether that is because of this machine.
     is_machines_fault: bool,
+    /// Whether a publication was begun, and its end could not be found out.
+    is_outcome_unknown: bool,
     /// Why the agent was not answered in the act that is over, if the store was away.
     pub(super) silence: Option<String>,
 }
@@ -151,6 +153,7 @@ impl RunHands {
             publication: None,
             put_off: None,
             is_machines_fault: false,
+            is_outcome_unknown: false,
             silence: None,
         })
     }
@@ -478,7 +481,7 @@ impl RunHands {
             Ok(None) => Ok(None),
             // It is unknown what the folder holds: the run has no end yet.
             Err(failure) => {
-                self.put_off = Some(failure.message.clone());
+                (self.put_off, self.is_outcome_unknown) = (Some(failure.message.clone()), true);
                 Err(failure)
             }
         }
@@ -495,7 +498,7 @@ impl RunHands {
             Ok(Some(publication)) => Ok(published_as(&publication)),
             Ok(None) => Err(failure),
             Err(_) => {
-                self.put_off = Some(failure.message.clone());
+                (self.put_off, self.is_outcome_unknown) = (Some(failure.message.clone()), true);
                 Err(failure)
             }
         }
@@ -564,6 +567,10 @@ impl Hands for RunHands {
         self.is_machines_fault
     }
 
+    fn is_outcome_unknown(&self) -> bool {
+        self.is_outcome_unknown
+    }
+
     fn finish(&mut self, verdict: &Verdict, state: &State) -> Result<Finished, String> {
         if self.repeats.is_none() {
             self.folder.settle_calls(state.answers.len());
@@ -586,7 +593,7 @@ impl Hands for RunHands {
     fn leave(&mut self, verdict: &Verdict) {
         self.turn = None;
         // The end is on record: folder, run and ledger agree.
-        if let Some(id) = self.publication.take() {
+        if let Some(id) = self.publication.take().filter(|id| self.workspace.is_settled(id)) {
             let _ = self.workspace.forget_pending(&id);
         }
         if self.repeats.is_none() {

@@ -313,3 +313,30 @@ fn permission_error_while_publishing_is_rolled_back_with_its_reason() {
     assert_eq!(resumed.code, 0, "{}{}", resumed.stdout, resumed.stderr);
     assert_eq!(fs::read_to_string(actum.path("b/y")).unwrap(), "new\n");
 }
+
+/// What an archive brought along under our name is not followed: no file elsewhere is written to.
+#[test]
+fn links_and_pipes_among_our_own_files_are_not_followed() {
+    let actum = project(&[("a", "echo x > x")]);
+    let victim = actum.folder().with_extension("victim");
+    fs::write(&victim, "precious\n").unwrap();
+    fs::create_dir_all(actum.path(".actum/workspace/pending")).unwrap();
+    std::os::unix::fs::symlink(&victim, actum.path(".actum/workspace/lock")).unwrap();
+    fs::write(actum.path(".actum/workspace/pending/relative"), ".\n").unwrap();
+    fs::write(actum.path(".actum/workspace/pending/here"), format!("{}\n", actum.folder().display())).unwrap();
+    assert_eq!(
+        actum_testkit::program::other("mkfifo")
+            .arg(actum.path(".actum/workspace/pending/pipe"))
+            .status()
+            .unwrap()
+            .code(),
+        Some(0)
+    );
+    let looked = actum.run(&["list", "--json"]);
+    assert_eq!(looked.code, 0, "{}", looked.stderr);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious\n");
+    let frozen = actum.run(&["snapshot", "freeze", "--json"]);
+    assert_ne!(frozen.code, 0, "{}", frozen.stdout);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious\n");
+    fs::remove_file(&victim).unwrap();
+}

@@ -150,13 +150,21 @@ impl Folder {
         let known = self.packs.read().unwrap_or_else(PoisonError::into_inner).list.clone();
         let known: HashMap<&str, &Arc<Pack>> = known.iter().map(|pack| (pack.id.as_str(), pack)).collect();
         let mut packs = Vec::new();
-        for id in self.names(".idx")? {
-            match known.get(id.as_str()) {
-                Some(pack) => packs.push(Arc::clone(pack)),
-                // Swept away between the listing and now: its living contents are in another pack.
-                None => packs.extend(Pack::open(&path, &id)?.map(Arc::new)),
+        for _ in 0..LOOKUPS_MAX {
+            packs.clear();
+            let names = self.names(".idx")?;
+            for id in &names {
+                match known.get(id.as_str()) {
+                    Some(pack) => packs.push(Arc::clone(pack)),
+                    None => packs.extend(Pack::open(&path, id)?.map(Arc::new)),
+                }
+            }
+            // Removed between the listing and now: its living contents are in a pack that the listing may lack.
+            if packs.len() == names.len() {
+                break;
             }
         }
+        pack::close_removed(&path, |id| packs.iter().any(|pack| pack.id == id));
         *self.packs.write().unwrap_or_else(PoisonError::into_inner) =
             KnownPacks { list: packs.clone(), is_fresh: true };
         Ok(packs)
@@ -184,8 +192,16 @@ impl Folder {
         };
         // What is known may be forgotten by another thread at any moment: look at a list of one's own.
         let mut found = search(self.packs.read().unwrap_or_else(PoisonError::into_inner).list.clone());
-        if found.is_empty() {
+        // A list that was made while packs were joined may have neither the old ones nor the new one.
+        for _ in 0..LOOKUPS_MAX {
+            if !found.is_empty() {
+                break;
+            }
+            let before = self.names(".idx")?.len();
             found = search(self.rescan()?);
+            if found.is_empty() && self.names(".idx")?.len() == before {
+                break;
+            }
         }
         if found.is_empty() { Err(BlobError::Missing(digest)) } else { Ok(found) }
     }

@@ -63,6 +63,14 @@ fn opened(path: &Path) -> io::Result<Arc<File>> {
     Ok(file)
 }
 
+/// Closes packs of a folder that are no longer there, so that the disk gets their room back.
+pub(super) fn close_removed(folder: &Path, is_there: impl Fn(&str) -> bool) {
+    let is_gone = |path: &Path| {
+        path.parent() == Some(folder) && !path.file_stem().and_then(|id| id.to_str()).is_some_and(&is_there)
+    };
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(path, _)| !is_gone(path));
+}
+
 pub(super) fn name(folder: &Path, id: &str) -> PathBuf {
     folder.join(format!("{id}.pack"))
 }

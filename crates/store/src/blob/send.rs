@@ -25,7 +25,11 @@ impl Folder {
             let Some(pack) = Pack::open(&folder, &id)?.map(Arc::new) else { continue };
             let contents = pack.entries().map(|(digest, place)| Content { digest, pack: Arc::clone(&pack), place });
             crash::point("blobs.sending");
-            behind.far.send(contents.collect())?;
+            match behind.far.send(contents.collect()) {
+                // Another batch has sent it meanwhile and joined it with others.
+                Err(_) if !pack::index_name(&folder, &id).exists() => continue,
+                sent => sent?,
+            }
             crash::point("blobs.sent");
             self.mark_sent(&id)?;
             crash::point("blobs.marked");

@@ -148,7 +148,12 @@ impl Folder {
                     match into.append_from(pack, digest, place) {
                         // What cannot be moved stays where it is: somebody may still be able to save it.
                         Err(BlobError::Damaged(..)) => drop(unsound.insert(&pack.id)),
-                        other => other?,
+                        // A disk that is full gets no further leavings.
+                        Err(e) => {
+                            new.into_iter().for_each(NewPack::abandon);
+                            return Err(e);
+                        }
+                        Ok(()) => {}
                     }
                 }
             }

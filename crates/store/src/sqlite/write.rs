@@ -27,9 +27,7 @@ use crate::queue::{Done, Receiver, Request};
 pub(super) fn run(mut connection: Connection, mut receiver: Receiver, clock: &FileClock) {
     let mut latest = clock.now();
     while let Some(batch) = receiver.next_blocking() {
-        // Leases and budgets compare these times: within a process they never go back.
-        latest = latest.max(clock.now());
-        match commit(&mut connection, &batch.requests, latest) {
+        match commit(&mut connection, &batch.requests, clock, &mut latest) {
             Ok(done) => batch.answer(Ok(done)),
             Err(Failure::Before(e)) => batch.answer(Err(e)),
             Err(Failure::Commit(e)) => {
@@ -60,12 +58,19 @@ impl From<JournalError> for Failure {
 
 /// Commits what the requests come to. A refusal that comes too late to leave out what was decided before it is rare:
 /// then all is decided again without that request.
-fn commit(connection: &mut Connection, requests: &[Request], now: Timestamp) -> Result<Vec<Done>, Failure> {
+fn commit(
+    connection: &mut Connection,
+    requests: &[Request],
+    clock: &FileClock,
+    latest: &mut Timestamp,
+) -> Result<Vec<Done>, Failure> {
     let mut refused = Refused::new();
     loop {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         crash::point("append.begun");
-        let mut writing = Writing::new(&tx, now);
+        // Read after the lock is held: leases count from here. Within a process these times never go back.
+        *latest = (*latest).max(clock.now());
+        let mut writing = Writing::new(&tx, *latest);
         match writing.all(requests, &refused)? {
             Ok(all) => {
                 writing.finish()?;
