@@ -72,6 +72,8 @@ pub(crate) struct Facts {
     pub queue: Option<Queue>,
     pub now_ms: i64,
     pub clock: Option<MeasuredClock>,
+    /// Workers of this machine by what they are: well, unwell, gone.
+    pub workers: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Default)]
@@ -112,6 +114,10 @@ pub(crate) fn text(facts: &Facts, requests: &Requests) -> String {
         text.one("actum_queue_oldest_seconds", "gauge", "How long ago the oldest of them was submitted.", age);
         text.one("actum_leases", "gauge", "Runs that a worker holds.", queue.leases);
         text.one("actum_leases_over", "gauge", "Runs whose worker was not heard of in time.", queue.leases_over);
+    }
+    text.begin("actum_workers", "gauge", "Workers of this machine and project, by their state.");
+    for (state, number) in &facts.workers {
+        text.line(&format!("actum_workers{{state=\"{state}\"}} {number}"));
     }
     if let Some(clock) = &facts.clock {
         let seconds = |ms: i64| ms as f64 / 1_000.0;
@@ -185,6 +191,7 @@ mod tests {
             queue: Some(Queue { queued: 2, oldest_ms: Some(500), leases: 1, leases_over: 0 }),
             now_ms: 2_000,
             clock: None,
+            workers: BTreeMap::new(),
         };
         let shown = text(&facts, &requests);
         for line in [

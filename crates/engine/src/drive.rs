@@ -78,6 +78,9 @@ pub trait Workshop: Send + Sync {
         String::new()
     }
 
+    /// The machine failed a run, for this reason; or it is well again.
+    fn report_health(&self, _unwell: Option<&str>) {}
+
     /// Whether this machine can execute runs: room on the disk, open files, memory, cells. The reason if not.
     fn self_check(&self) -> Result<(), String> {
         Ok(())
@@ -313,6 +316,7 @@ impl Driver<'_> {
     fn set_back(&self, run: &Run, state: &mut State, pen: &Pen, why: &str) -> Result<(), NotWritten> {
         self.watch.remark(run, &format!("set back: {why}"));
         *self.unwell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        self.workshop.report_health(Some(why));
         let set_back =
             SetBack { machine: self.workshop.machine(), worker: self.owner.to_owned(), reason: why.to_owned() };
         let decision = decide(state, Event::SetBack(set_back));

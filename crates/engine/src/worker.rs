@@ -300,6 +300,7 @@ impl Engine {
         match self.workshop.self_check() {
             Ok(()) => {
                 *locked(&self.unwell) = None;
+                self.workshop.report_health(None);
                 self.watch.recovered();
                 Ok(())
             }

@@ -352,6 +352,7 @@ pub(crate) fn work_on(
     watch: Arc<dyn Watch>,
 ) -> Result<(), Failure> {
     let shop = Shop::open(open, jobs.min(4))?;
+    shop.report_health(None);
     let places = open.places()?;
     let settings = Settings { owner: shop.owner.clone(), places, lease, jobs, submission };
     let workshop = Arc::new(Shops::new(open, Arc::clone(&shop)));

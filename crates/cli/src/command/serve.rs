@@ -375,6 +375,14 @@ impl Face for Front {
                 *facts.runs.entry((state, code)).or_default() += number;
             }
         }
+        for worker in crate::run::local_workers(&self.root.join(".actum")) {
+            let state = match (worker.alive, worker.report.unwell) {
+                (false, _) => "gone",
+                (true, Some(_)) => "unwell",
+                (true, None) => "well",
+            };
+            *facts.workers.entry(state).or_default() += 1;
+        }
         metrics::text(&facts, &self.requests)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::run::{LEASE, LEASE_MIN, work_on};
@@ -13,11 +13,21 @@ use crate::config::Config;
 use crate::log::{self, Form, Level};
 use crate::progress::Progress;
 use crate::project::Project;
-use crate::run::Open;
-use crate::ui::Out;
+use crate::run::{LocalWorker, Open, local_workers};
+use crate::ui::{Out, clean, table};
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show the workers of this project on this machine
+    Status,
+}
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Worker {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+
     /// Runs at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     slots: u16,
@@ -34,6 +44,9 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
+        if let Some(Verb::Status) = self.verb {
+            return status(&project, out);
+        }
         let signals = signals(global)?;
         if let Some(form) = self.log {
             log::begin(form);
@@ -52,4 +65,24 @@ impl Worker {
         }
         Ok(0)
     }
+}
+
+/// The workers of this project on this machine: whether they live, what they serve, and why one claims nothing.
+fn status(project: &Project, out: &mut Out) -> Ended {
+    let workers = local_workers(&project.root().join(".actum"));
+    out.result(&json!({"workers": workers}), || {
+        let row = |worker: &LocalWorker| {
+            let state = match (&worker.report.unwell, worker.alive) {
+                (_, false) => "gone".to_owned(),
+                (Some(why), true) => format!("claims nothing: {}", clean(why)),
+                (None, true) => "well".to_owned(),
+            };
+            vec![worker.worker.clone(), state, worker.report.places.join(" "), worker.report.agents.join(" ")]
+        };
+        match workers.is_empty() {
+            true => "no workers".to_owned(),
+            false => table(&["worker", "state", "places", "agents"], &workers.iter().map(row).collect::<Vec<_>>()),
+        }
+    });
+    Ok(0)
 }

@@ -20,7 +20,7 @@ pub(crate) mod spent;
 pub(crate) use finish::{contract_periods, receipt_before};
 pub(crate) use recording::Recording;
 pub(crate) use replay::replay;
-pub(crate) use shop::{Open, Shop, Shops};
+pub(crate) use shop::{LocalWorker, Open, Shop, Shops, local_workers};
 
 /// Places where tests stop the process for good while a result is published.
 pub(crate) const PUBLISH_POINTS: &[&str] = &["run.publishing", "run.applied"];

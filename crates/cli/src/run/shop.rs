@@ -22,6 +22,7 @@ use actum_sandbox::{Identity, Spawner};
 use actum_store::Store;
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{Mode, Stage, Workspace};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::finish::RunFolder;
@@ -196,6 +197,8 @@ pub(crate) struct Shop {
     pub waiter: Waiter,
     pub tenant: Tenant,
     pub place: String,
+    /// All places whose runs it takes.
+    places: Vec<String>,
     pub spawner: Arc<Spawner>,
     pub shelf: Shelf,
     pub spend: Arc<dyn Spend>,
@@ -249,6 +252,7 @@ impl Shop {
             waiter: open.waiter.clone(),
             tenant: open.tenant.clone(),
             place: open.place.clone(),
+            places: open.places()?,
             spawner,
             shelf: Shelf::new(&open.waiter, &open.registry, &open.tenant),
             spend: Arc::clone(&open.spend),
@@ -420,6 +424,66 @@ fn enter(home: &Path) -> Result<(String, File), Failure> {
     Ok((owner, file))
 }
 
+/// What a worker says of itself in its file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct WorkerReport {
+    pub places: Vec<String>,
+    pub agents: Vec<String>,
+    /// Why it claims nothing for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwell: Option<String>,
+}
+
+/// A worker of this machine and project.
+#[derive(Debug, Serialize)]
+pub(crate) struct LocalWorker {
+    pub worker: String,
+    /// Whether its process lives.
+    pub alive: bool,
+    #[serde(flatten)]
+    pub report: WorkerReport,
+}
+
+/// The workers that have their files in this project.
+pub(crate) fn local_workers(home: &Path) -> Vec<LocalWorker> {
+    let gone = gone(home);
+    let mut all = Vec::new();
+    for entry in fs::read_dir(workers(home)).into_iter().flatten().flatten() {
+        let worker = entry.file_name().to_string_lossy().into_owned();
+        if worker.starts_with(NOT_YET) {
+            continue;
+        }
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let report = serde_json::from_str(text.trim_end()).unwrap_or_default();
+        all.push(LocalWorker { alive: !gone.contains(&worker), worker, report });
+    }
+    all.sort_by(|a, b| a.worker.cmp(&b.worker));
+    all
+}
+
+/// Bytes of a worker's file. Written as a whole at the start, so that a full disk does not keep it from saying so.
+const REPORT_BYTES: usize = 4_096;
+
+impl Shop {
+    /// Writes into the file of this worker what it serves, and why it claims nothing if so.
+    pub(crate) fn report_health(&self, unwell: Option<&str>) {
+        use std::os::unix::fs::FileExt as _;
+
+        let Some(file) = &self.alive else { return };
+        let cut = |text: &str| text.chars().take(500).collect::<String>();
+        let report = WorkerReport {
+            places: self.places.clone(),
+            agents: self.config.agents.keys().cloned().collect(),
+            unwell: unwell.map(cut),
+        };
+        let mut text = serde_json::to_vec(&report).unwrap_or_default();
+        if text.len() < REPORT_BYTES {
+            text.resize(REPORT_BYTES, b' ');
+            let _ = file.write_all_at(&text, 0);
+        }
+    }
+}
+
 impl Drop for Shop {
     fn drop(&mut self) {
         self.close();
@@ -550,6 +614,10 @@ impl Workshop for Shops {
 
     fn self_check(&self) -> Result<(), String> {
         self_check(&self.own.home, &self.own.spawner)
+    }
+
+    fn report_health(&self, unwell: Option<&str>) {
+        self.own.report_health(unwell);
     }
 
     /// Theirs are taken over at once.

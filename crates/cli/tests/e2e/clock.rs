@@ -166,3 +166,51 @@ fn wrong_clock_is_refused_before_anything_changes() {
     assert_eq!(status(&actum, &failed)["attempt"], 1);
     assert_eq!(actum.run(&["resume", &failed]).code, 0);
 }
+
+/// A run that stops at each named place under one clock and goes on under another one, in both directions.
+#[test]
+fn clock_that_jumps_at_any_place_of_a_run_changes_nothing() {
+    for place in actum_engine::CRASH_POINTS {
+        for seconds in [4.0, -4.0] {
+            let case = format!("{seconds:+} s until {place}, then {:+} s", -seconds);
+            let actum = one("echo $1 >> lines", false);
+            // With a plan, so that every place is passed.
+            actum.file("work.yaml", ONE.replace("agent_id: b", "agent_id: a"));
+            let mut env = skewed(seconds);
+            env.push(("ACTUM_CRASH_AT".into(), (*place).to_owned()));
+            let mut running = actum.start(&["run", "--json", "work.yaml"], &pairs(&env));
+            assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")), "{case}");
+            running.kill();
+            let worker = actum.start(&["worker"], &pairs(&skewed(-seconds)));
+            let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+            let run: String = database.query_row("SELECT id FROM run", [], |row| row.get(0)).unwrap();
+            drop(database);
+            until("the run is over", || is_over(&actum, &run));
+            end(worker);
+            check(&actum, &run, &case);
+            assert!(recorded(&actum).is_sorted(), "{case}: {:?}", recorded(&actum));
+            assert_eq!(fs::read_to_string(actum.path("lines")).unwrap(), "one\ntwo\n", "{case}");
+            check_project(&actum, &case);
+        }
+    }
+}
+
+/// Daylight saving and leap seconds: times are instants, so a zone changes nothing, and a leap second is refused as text.
+#[test]
+fn time_zones_and_leap_seconds_change_nothing() {
+    for zone in ["America/New_York", "Australia/Lord_Howe", "right/UTC"] {
+        let actum = one("echo x >> lines", false).with_env("TZ", zone);
+        let ended = actum.run(&["run", "--json", "work.yaml"]);
+        assert_eq!(ended.code, 0, "{zone}: {}", ended.stderr);
+        let run = ended.json()["runs"][0]["run_id"].as_str().unwrap().to_owned();
+        check(&actum, &run, zone);
+        assert!(recorded(&actum).iter().all(|at| at.ends_with('Z')), "{zone}");
+    }
+    let actum = actum();
+    let leap = json!({
+        "id": "leap", "tenantId": "t", "module": "m", "source": "s", "type": "note", "payload": {},
+        "createdAt": "2016-12-31T23:59:60Z",
+    });
+    let refused = actum.run_with(&["ledger", "append", "--json"], leap.to_string().as_bytes());
+    assert_eq!(refused.json()["error"]["code"], "VALIDATION_ERROR", "{}", refused.stdout);
+}

@@ -75,10 +75,12 @@ fn full_disk_costs_no_run() {
         for n in $(seq 600); do grep -q unwell ../err && break; sleep 0.1; done
         grep -q unwell ../err || { cat ../err; exit 9; }
         [ "$("$ACTUM" list --json | grep -o '"state":"failed"' | wc -l)" = 0 ] || { "$ACTUM" list; exit 8; }
+        "$ACTUM" worker status | grep -q 'claims nothing' || { "$ACTUM" worker status; exit 6; }
         rm x.fill
         for n in $(seq 600); do
             [ "$("$ACTUM" list --json | grep -o '"state":"succeeded"' | wc -l)" = 3 ] && break; sleep 0.1
         done
+        "$ACTUM" worker status | grep -q ' well ' || { "$ACTUM" worker status; exit 5; }
         kill -TERM $worker; wait $worker || :
         [ "$("$ACTUM" list --json | grep -o '"state":"succeeded"' | wc -l)" = 3 ] || { "$ACTUM" list; cat ../err; exit 7; }
         grep -q 'takes runs again' ../err
