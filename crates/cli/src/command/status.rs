@@ -93,7 +93,7 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
     }
     let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &row.id, 0))?;
     let mut shown = json!({
-        "run_id": row.id, "item_id": row.item, "agent_id": row.robot, "submission": row.submission, "place": row.place,
+        "run_id": row.id, "item_id": row.item, "agent_id": row.robot, "submission": row.submission,
         "state": row.state.word(), "attempt": row.attempt,
         "created_at": time(u64::try_from(row.created_ms).unwrap_or(0)),
         "updated_at": time(u64::try_from(row.updated_ms).unwrap_or(0)),
@@ -104,6 +104,10 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
         },
         "governance": governance,
     });
+    // Where the project is stored is not for other tenants.
+    if !open.project.is_guest()? {
+        shown["place"] = json!(row.place);
+    }
     if let Ok((_, agreement, _)) = actum_engine::read_agreement(&row.metadata)
         && let Some(state) = actum_engine::state_of(&open.waiter, row)?
     {
@@ -163,12 +167,14 @@ pub(crate) fn status(open: &Open, row: &Row) -> Result<Value, Failure> {
 pub(crate) fn why_waiting(open: &Open, row: &Row, outcome: &Value) -> Result<Option<String>, Failure> {
     Ok(match row.state {
         RunState::Queued => Some(match outcome["put_off"].as_str() {
-            _ if !open.places()?.contains(&row.place) => format!(
+            _ if !open.project.is_guest()? && !open.places()?.contains(&row.place) => format!(
                 "for a worker that serves {}; workers of this project serve {}. If the object store has moved, name its \
                  earlier address in blobs.also of actum.toml",
                 row.place,
                 open.places()?.join(" and ")
             ),
+            // Reasons of a machine name its paths: not for other tenants.
+            Some(_) if open.project.is_guest()? => "for a worker; the last one gave it back".to_owned(),
             Some(why) => format!("for a worker; the last one gave it back: {why}"),
             None => format!("for a worker: `actum worker` or `actum resume {}`", row.id),
         }),
