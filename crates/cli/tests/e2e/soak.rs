@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use super::run::{asked, item, project};
-use super::runs::{end, until, worker};
+use super::runs::{end, until};
 
 /// Runs of one submission.
 const BATCH: usize = 20;
@@ -26,7 +26,8 @@ fn files_packs_and_memory_of_a_worker_stay_flat() {
     let actum = project(&[("a", "echo $ACTUM_RUN_ID > $ACTUM_WORK_ITEM_ID")]);
     let items: Vec<_> = (0..BATCH).map(|n| item(&format!("item-{n}"), "a")).collect();
     actum.file("work.json", json!(items).to_string());
-    let worker = worker(&actum, &["--slots", "2"], &[]);
+    // Quiet: no one reads its lines, and a full pipe would stop it.
+    let worker = actum.start(&["worker", "--slots", "2", "-q"], &[]);
     let open = || fs::read_dir(format!("/proc/{}/fd", worker.id())).unwrap().count();
     let packs = || {
         let names = fs::read_dir(actum.path(".actum/blobs/packs")).unwrap().flatten();
