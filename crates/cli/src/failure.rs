@@ -184,9 +184,11 @@ impl From<actum_workspace::Error> for Failure {
                 .hint("`actum snapshot freeze` keeps them; `--discard` goes on without"),
             Error::Special(_) => Self::new(error::WORKSPACE_REFUSED, message)
                 .hint("sockets, pipes and devices have no content; ignore them, or `--exclude` them"),
-            Error::Changing(_) | Error::Moved => {
+            Error::Changing(_) => {
                 Self::new(error::WORKSPACE_REFUSED, message).hint("stop what is writing to it, or try again")
             }
+            Error::TooManyMounts { .. } => Self::new(error::STAGING, message)
+                .hint("set `view: live` in the work item to show the workspace itself"),
             Error::LinkedOutside(_) | Error::ForeignOverlay(..) | Error::Refused(_) => {
                 Self::new(error::WORKSPACE_REFUSED, message)
             }

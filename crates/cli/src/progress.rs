@@ -66,13 +66,28 @@ impl Progress {
         Self { style, board: Arc::default() }
     }
 
+    /// Shows how many files of an item's stage have been copied. In a pipe, only large copies are shown, in four lines.
+    pub(crate) fn copying(&self, item: &str, done: u64, all: u64) {
+        let quarter = (done * 4).checked_div(all).unwrap_or(4);
+        let text = match self.style {
+            Style::Live => format!("stage  {} {done} of {all} files copied", bar(done, all)),
+            Style::Lines if all >= COPY_SHOWN_FILES => format!("stage  {}% of {all} files copied", quarter * 25),
+            Style::Lines | Style::Nothing => return,
+        };
+        self.update_item(item, |row| row.text = text);
+    }
+
     fn update(&self, run: &Run, change: impl FnOnce(&mut Row)) {
+        self.update_item(&run.item, change);
+    }
+
+    fn update_item(&self, item: &str, change: impl FnOnce(&mut Row)) {
         if self.style == Style::Nothing {
             return;
         }
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let row = board.rows.entry(run.item.clone()).or_insert_with(|| Row {
+        let row = board.rows.entry(item.to_owned()).or_insert_with(|| Row {
             since: now,
             text: String::new(),
             estimate_ms: None,
@@ -81,13 +96,13 @@ impl Progress {
         let before = (row.text.clone(), row.over.is_some());
         change(row);
         match self.style {
-            Style::Lines if (row.text.clone(), row.over.is_some()) != before => note(&line(&run.item, row)),
+            Style::Lines if (row.text.clone(), row.over.is_some()) != before => note(&line(item, row)),
             Style::Live => board.draw(),
             _ => {}
         }
         // Lines are written once: a worker that runs for months keeps no row of what is over.
-        if self.style == Style::Lines && board.rows.get(&run.item).is_some_and(|row| row.over.is_some()) {
-            board.rows.remove(&run.item);
+        if self.style == Style::Lines && board.rows.get(item).is_some_and(|row| row.over.is_some()) {
+            board.rows.remove(item);
         }
     }
 }
@@ -140,6 +155,16 @@ impl Board {
         let mut to = std::io::stderr().lock();
         let _ = to.write_all(text.as_bytes()).and_then(|()| to.flush());
     }
+}
+
+/// A copy of fewer files is over before it is read about.
+const COPY_SHOWN_FILES: u64 = 5_000;
+const BAR_CHARS: u64 = 20;
+
+/// Returns a progress bar.
+fn bar(done: u64, all: u64) -> String {
+    let full = (done.min(all) * BAR_CHARS).checked_div(all).unwrap_or(BAR_CHARS);
+    (0..BAR_CHARS).map(|at| if at < full { '█' } else { '░' }).collect()
 }
 
 /// Narrower than this, lines are told one after the other.

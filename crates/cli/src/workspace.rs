@@ -11,9 +11,12 @@ use actum_contract::id::Tenant;
 use actum_engine::Waiter;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
-use actum_sandbox::Layers;
+use actum_sandbox::{InnerMount, Layers};
 use actum_store::blob::Folder as Blobs;
-use actum_workspace::{Cause, Change, Lock, Node, Publication, Rules, Stage, TreePath, Verb, View, Workspace, deltas};
+use actum_workspace::{
+    Cause, Change, FileView, Lock, Node, OverlayView, Publication, Rules, Stage, TreePath, Verb, View, Workspace,
+    deltas,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -93,9 +96,15 @@ pub(crate) fn lock(project: &Project, opened: &Opened, out: &Out) -> Result<Lock
 pub(crate) fn view(opened: &Opened, stage: &Stage) -> actum_sandbox::View {
     match stage.view(&opened.workspace) {
         View::Folder(folder) => actum_sandbox::View::Folder(folder),
-        View::Overlay { lower, upper, work, at } => {
-            let name = format!("actum-stage-{}", stage.id);
-            actum_sandbox::View::Overlay(Layers { lower, upper, work, at, name })
+        View::Overlay { overlay, folders, files } => {
+            let layers = |OverlayView { lowers, upper, work, at }: OverlayView| {
+                let name = format!("actum-stage-{}", stage.id);
+                Layers { lowers, upper, work, at, name, inner: Vec::new() }
+            };
+            let folders = folders.into_iter().map(|folder| InnerMount::Overlay(layers(folder)));
+            let files = files.into_iter().map(|FileView { from, at }| InnerMount::File { from, at });
+            let inner = folders.chain(files).collect();
+            actum_sandbox::View::Overlay(Layers { inner, ..layers(overlay) })
         }
     }
 }

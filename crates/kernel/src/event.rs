@@ -23,9 +23,12 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         commit: Option<String>,
     },
-    /// The private copy is there.
+    /// The private copy is complete.
     Staged {
         stage: String,
+        /// What it shows: `frozen`, `strict` or `live`. Stages of the first version were live.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        view: Option<String>,
     },
     Planned(Plan),
     Acted(Acted),

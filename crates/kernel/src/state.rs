@@ -115,6 +115,8 @@ pub struct State {
     pub before: Option<String>,
     pub commit: Option<String>,
     pub stage: Option<String>,
+    /// What the stage shows of the workspace: `frozen`, `strict` or `live`.
+    pub view: Option<String>,
     pub steps: Vec<Step>,
     /// Steps that are done for good.
     pub steps_done: usize,
@@ -185,6 +187,7 @@ impl State {
             before: None,
             commit: None,
             stage: None,
+            view: None,
             steps: Vec::new(),
             steps_done: 0,
             current: None,
@@ -321,8 +324,9 @@ impl State {
                 (self.current, self.accepted) = (Some(before.clone()), Some(before.clone()));
                 self.phase = Phase::Stage;
             }
-            Event::Staged { stage } => {
+            Event::Staged { stage, view } => {
                 self.stage = Some(stage.clone());
+                self.view.clone_from(view);
                 self.phase = Phase::Plan;
                 if !self.agreed.phases.plan {
                     let description = self.agreed.item.description.clone();

@@ -123,7 +123,7 @@ impl World {
         }
         match effect {
             Effect::Freeze => Event::Frozen { before: tree(&[]), commit: None },
-            Effect::Stage => Event::Staged { stage: "s".into() },
+            Effect::Stage => Event::Staged { stage: "s".into(), view: None },
             Effect::Plan { .. } => Event::Planned(Plan {
                 steps: (1..=self.steps).map(|n| Step { id: format!("s{n}"), description: String::new() }).collect(),
                 in_time: true,

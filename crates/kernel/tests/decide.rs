@@ -89,7 +89,7 @@ impl World {
     fn answer(&mut self, effect: &Effect, said: &mut usize) -> Event {
         match effect {
             Effect::Freeze => Event::Frozen { before: "b".into(), commit: None },
-            Effect::Stage => Event::Staged { stage: "s".into() },
+            Effect::Stage => Event::Staged { stage: "s".into(), view: None },
             Effect::Plan { .. } => Event::Planned(Plan {
                 steps: self.steps.iter().map(|id| Step { id: (*id).into(), description: String::new() }).collect(),
                 in_time: true,
@@ -347,7 +347,7 @@ fn plans_that_are_none() {
         for event in [
             Event::Begun { attempt: 1, worker: "w".into() },
             Event::Frozen { before: "b".into(), commit: None },
-            Event::Staged { stage: "s".into() },
+            Event::Staged { stage: "s".into(), view: None },
         ] {
             decide(&mut state, event);
         }

@@ -49,11 +49,11 @@ pub enum Source {
     Same,
     /// A folder or a file elsewhere.
     Folder(#[serde(with = "path")] PathBuf),
-    /// What is in `lower`, with the changes that are in `upper`, where those of the cell end up too. `upper` and `work` lie
-    /// beside each other in one folder, and nobody else uses them meanwhile.
+    /// The layers `lowers`, the first on top of the others, with the changes in `upper`. Changes of the cell are written to
+    /// `upper`. `upper` and `work` are in the same folder, and no other cell uses them at the same time.
     Overlay {
-        #[serde(with = "path")]
-        lower: PathBuf,
+        #[serde(with = "paths")]
+        lowers: Vec<PathBuf>,
         #[serde(with = "path")]
         upper: PathBuf,
         #[serde(with = "path")]
@@ -73,16 +73,17 @@ impl Grant {
         Self { path: path.into(), access, from: Source::Same }
     }
 
-    /// What has to be taken from the machine for it. For an overlay with changes that is `lower`, and the folder in which the two others
-    /// are: the kernel wants them from one mount.
+    /// Returns the trees of the machine that the grant needs. An overlay with changes needs its lower layers, and last the
+    /// folder of `upper` and `work`: the kernel wants both from one mount.
     pub(crate) fn origins(&self) -> Vec<Origin<'_>> {
         let as_it_is = |path, whole| Origin { path, owned_as: Path::new(""), whole };
         match &self.from {
             Source::Same => vec![as_it_is(&self.path, true)],
             Source::Folder(folder) => vec![as_it_is(folder, true)],
-            Source::Overlay { lower, upper, .. } => {
+            Source::Overlay { lowers, upper, .. } => {
                 let (folder, name) = (upper.parent().unwrap_or(upper), upper.file_name().unwrap_or_default());
-                vec![as_it_is(lower, false), Origin { path: folder, owned_as: Path::new(name), whole: false }]
+                let own = Origin { path: folder, owned_as: Path::new(name), whole: false };
+                lowers.iter().map(|path| as_it_is(path, false)).chain([own]).collect()
             }
             Source::Layers { lowers } => lowers.iter().map(|path| as_it_is(path, false)).collect(),
         }
@@ -264,27 +265,52 @@ pub fn probe_cell(folder: &Path) -> Cell {
     }
 }
 
-/// Paths need not be text, though the way they are usually sent wants them to be.
-mod path {
-    use super::{Deserialize, Deserializer, OsString, Path, PathBuf, Serialize, Serializer};
+/// A path on the wire: text, or bytes if it is not UTF-8.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WirePath {
+    Text(String),
+    Bytes(OsString),
+}
 
-    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        path.as_os_str().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-        OsString::deserialize(from).map(PathBuf::from)
+impl From<&Path> for WirePath {
+    fn from(path: &Path) -> Self {
+        match path.to_str() {
+            Some(text) => Self::Text(text.to_owned()),
+            None => Self::Bytes(path.as_os_str().to_owned()),
+        }
     }
 }
 
-mod paths {
-    use super::{Deserialize, Deserializer, OsString, PathBuf, Serializer};
+impl From<WirePath> for PathBuf {
+    fn from(path: WirePath) -> Self {
+        match path {
+            WirePath::Text(text) => text.into(),
+            WirePath::Bytes(bytes) => bytes.into(),
+        }
+    }
+}
 
-    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(paths.iter().map(|path| path.as_os_str()))
+pub(crate) mod path {
+    use super::{Deserialize, Deserializer, Path, PathBuf, Serialize, Serializer, WirePath};
+
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        WirePath::from(path).serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
-        Ok(Vec::<OsString>::deserialize(from)?.into_iter().map(PathBuf::from).collect())
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        WirePath::deserialize(from).map(PathBuf::from)
+    }
+}
+
+pub(crate) mod paths {
+    use super::{Deserialize, Deserializer, PathBuf, Serializer, WirePath};
+
+    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|path| WirePath::from(path.as_path())))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        Ok(Vec::<WirePath>::deserialize(from)?.into_iter().map(PathBuf::from).collect())
     }
 }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::overlay::{Layers, Way, mount};
@@ -24,21 +24,21 @@ pub fn not_started(error: &io::Error) -> u8 {
 /// The helper for a view; the program and its arguments are to be added.
 pub(crate) fn command(layers: &Layers, within: &Path) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(MARK).args([&layers.lower, &layers.upper, &layers.work, &layers.at]).arg(&layers.name).arg(within);
+    command.arg(MARK).arg(serde_json::to_string(layers)?).arg(within);
     Ok(command)
 }
 
 /// If this process was started as the helper, does its work; the exit code if that failed. Must be called first thing.
 pub fn entry(arguments: &[OsString]) -> Option<(u8, String)> {
     crate::spawner::entry(arguments);
-    let [_, mark, lower, upper, work, at, name, within, program @ ..] = arguments else { return None };
+    let [_, mark, layers, within, program @ ..] = arguments else { return None };
     if mark != MARK {
         return None;
     }
-    let path = |text: &OsString| PathBuf::from(text);
-    let name = name.to_string_lossy().into_owned();
-    let layers = Layers { lower: path(lower), upper: path(upper), work: path(work), at: path(at), name };
-    Some(enter(&layers, Path::new(within), program))
+    Some(match serde_json::from_slice::<Layers>(layers.as_encoded_bytes()) {
+        Ok(layers) => enter(&layers, Path::new(within), program),
+        Err(e) => (NO_VIEW, format!("invalid description of the view: {e}")),
+    })
 }
 
 /// Comes back only if something failed.

@@ -36,7 +36,7 @@ pub use detached::{Detached, serve as serve_detached};
 pub use egress::{Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
-pub use overlay::{Layers, Unavailable, Way, is_in_use, probe, remedy};
+pub use overlay::{InnerMount, Layers, Unavailable, Way, is_in_use, probe, remedy};
 pub use put::{link_beneath, list_beneath, make_folder_beneath, remove_beneath, symlink_beneath, write_beneath};
 pub use session::Session;
 pub use spawner::{Ahead, Files, Listeners, News, Running, Signals, Spawner, Stopper, run_alone};

@@ -1,29 +1,53 @@
 //! Overlays: whether this machine lets us mount one, by which way, and mounting it.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, mount_change,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
 };
 
+use serde::{Deserialize, Serialize};
+
+use crate::cell::{path, paths};
 use crate::{entry, sys};
 
 /// The folders of an overlay. All of them exist; `upper` and `work` are on one file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layers {
-    pub lower: PathBuf,
+    /// The first is on top of the others.
+    #[serde(with = "paths")]
+    pub lowers: Vec<PathBuf>,
+    #[serde(with = "path")]
     pub upper: PathBuf,
+    #[serde(with = "path")]
     pub work: PathBuf,
-    /// Covered by the overlay. May be `lower` itself.
+    /// The folder that the overlay covers. May be a lower layer itself.
+    #[serde(with = "path")]
     pub at: PathBuf,
-    /// By which the mount is known, so that it can be found in the processes that still have it.
+    /// The source of the mount, by which processes that still see it are found.
     pub name: String,
+    /// Mounts inside `at`, in the order of mounting.
+    pub inner: Vec<InnerMount>,
+}
+
+/// A mount inside an overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InnerMount {
+    Overlay(Layers),
+    /// A file that can be read but not changed.
+    File {
+        #[serde(with = "path")]
+        from: PathBuf,
+        #[serde(with = "path")]
+        at: PathBuf,
+    },
 }
 
 /// How an overlay is mounted here.
@@ -68,7 +92,8 @@ fn probe_in(folder: &Path) -> Result<Way, String> {
         std::fs::create_dir_all(&path).map(|()| path).map_err(|e| format!("cannot make {}: {e}", folder.display()))
     };
     let (lower, upper) = (sub("lower")?, sub("upper")?);
-    let layers = Layers { lower, upper, work: sub("work")?, at: sub("at")?, name: "actum-probe".to_owned() };
+    let (work, at, name) = (sub("work")?, sub("at")?, "actum-probe".to_owned());
+    let layers = Layers { lowers: vec![lower], upper, work, at, name, inner: Vec::new() };
     let helper = entry::command(&layers, Path::new("")).and_then(|mut command| command.stdin(Stdio::null()).output());
     let ended = helper.map_err(|e| format!("cannot start the helper: {e}"))?;
     let ways = [Way::Privileged, Way::UserNamespace];
@@ -132,26 +157,67 @@ pub(crate) fn assemble(
     fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, plain)
 }
 
-/// Mounts the overlay for this process alone.
+/// Mounts the overlay, and what is inside it, for this process alone.
 pub(crate) fn mount(layers: &Layers) -> Result<Way, MountError> {
     let way = leave()?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(MountError::Mount)?;
-    // Through open folders: no path has to be quoted for the kernel, and none can be swapped.
-    let open = |path: &Path| {
-        let opened = File::open(path).map_err(|e| MountError::Layer(path.display().to_string(), e))?;
-        Ok((format!("/proc/self/fd/{}", opened.as_raw_fd()), opened))
-    };
-    let (lower, _lower) = open(&layers.lower)?;
-    let (upper, _upper) = open(&layers.upper)?;
-    let (work, _work) = open(&layers.work)?;
-    let settings = SETTINGS.map(|(name, value)| format!("{name}={value}")).join(",");
-    let options = format!("{MARKS},lowerdir={lower},upperdir={upper},workdir={work},{settings}");
-    let options = std::ffi::CString::new(options).map_err(|_| MountError::Mount(Errno::INVAL))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount(layers.name.as_str(), &layers.at, "overlay", flags, Some(options.as_c_str()))
-        .map_err(MountError::Mount)?;
+    // Everything is opened first: the overlay may cover the paths of its own layers.
+    let opened = OpenedMount::of_overlay(layers)?;
+    opened.mount()?;
     Ok(way)
+}
+
+/// A mount whose sources are open: no path has to be quoted for the kernel, and none can be exchanged.
+enum OpenedMount<'a> {
+    Overlay { layers: &'a Layers, lowers: Vec<File>, upper: File, work: File, inner: Vec<OpenedMount<'a>> },
+    File { from: OwnedFd, at: &'a Path },
+}
+
+fn by_descriptor(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+impl<'a> OpenedMount<'a> {
+    fn of_overlay(layers: &'a Layers) -> Result<Self, MountError> {
+        let open = |path: &Path| File::open(path).map_err(|e| MountError::Layer(path.display().to_string(), e));
+        let inner = layers.inner.iter().map(|inner| match inner {
+            InnerMount::Overlay(layers) => Self::of_overlay(layers),
+            InnerMount::File { from, at } => {
+                let how = OpenTreeFlags::OPEN_TREE_CLONE
+                    | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                    | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+                let cloned = open_tree(rustix::fs::CWD, from, how);
+                let from = cloned.map_err(|e| MountError::Layer(from.display().to_string(), e.into()))?;
+                Ok(Self::File { from, at })
+            }
+        });
+        let inner = inner.collect::<Result<_, _>>()?;
+        let lowers = layers.lowers.iter().map(|path| open(path)).collect::<Result<_, _>>()?;
+        Ok(Self::Overlay { layers, lowers, upper: open(&layers.upper)?, work: open(&layers.work)?, inner })
+    }
+
+    fn mount(&self) -> Result<(), MountError> {
+        match self {
+            Self::Overlay { layers, lowers, upper, work, inner } => {
+                let settings = SETTINGS.map(|(name, value)| format!("{name}={value}")).join(",");
+                let lowers = lowers.iter().map(by_descriptor).collect::<Vec<_>>().join(":");
+                let (upper, work) = (by_descriptor(upper), by_descriptor(work));
+                let options = format!("{MARKS},lowerdir={lowers},upperdir={upper},workdir={work},{settings}");
+                let options = CString::new(options).map_err(|_| MountError::Mount(Errno::INVAL))?;
+                let flags = MountFlags::NOSUID | MountFlags::NODEV;
+                rustix::mount::mount(layers.name.as_str(), &layers.at, "overlay", flags, Some(options.as_c_str()))
+                    .map_err(MountError::Mount)?;
+                inner.iter().try_for_each(OpenedMount::mount)
+            }
+            Self::File { from, at } => {
+                sys::set_mount(from.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
+                    .map_err(|e| MountError::Layer(at.display().to_string(), e))?;
+                let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+                move_mount(from, "", rustix::fs::CWD, *at, flags).map_err(MountError::Mount)
+            }
+        }
+    }
 }
 
 /// Mounts of our own: with root's rights if we have them, else in a user namespace where we are who we are.

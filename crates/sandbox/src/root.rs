@@ -284,8 +284,12 @@ fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
         let inner = inner.filter_map(|(path, is)| Some((path.strip_prefix(&grant.path).ok()?, *is)));
         let (tree, kept) = match &grant.from {
             Source::Overlay { upper, work, .. } => {
-                let (stage, lower) = (trees.pop().ok_or_else(missing)?, trees.pop().ok_or_else(missing)?);
-                let (merged, upper) = merge(&lower, &stage, (upper, work), &inner.collect::<Vec<_>>())?;
+                let stage = trees.pop().ok_or_else(missing)?;
+                if !(1..LAYERS_MAX).contains(&trees.len()) {
+                    let path = grant.path.display();
+                    return Err(format!("cannot show {path}: an overlay has 1 to {} lower layers", LAYERS_MAX - 1));
+                }
+                let (merged, upper) = merge(&trees, &stage, (upper, work), &inner.collect::<Vec<_>>())?;
                 (merged, Some(upper))
             }
             Source::Layers { lowers } => {
@@ -324,15 +328,16 @@ fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
 /// What will cover something in an overlay, and whether that is a folder.
 type Inner<'a> = (&'a Path, bool);
 
-/// An overlay of a tree and the folder that the paths of upper and work lie in; and the upper folder.
+/// Returns an overlay of lower layers and the folder that holds `upper` and `work`; and the upper folder.
 fn merge(
-    lower: &OwnedFd,
+    trees: &[OwnedFd],
     stage: &OwnedFd,
     (upper, work): (&Path, &Path),
     inner: &[Inner<'_>],
 ) -> Built<(OwnedFd, OwnedFd)> {
     let mut places = Places::default();
-    let mut lowers = vec![places.put(lower, "lower")?];
+    let named = trees.iter().enumerate();
+    let mut lowers = named.map(|(at, tree)| places.put(tree, &at.to_string())).collect::<Built<Vec<_>>>()?;
     places.put(stage, "stage")?;
     let stage_at = Path::new(LAYERS).join("stage");
     let own = |path: &Path| match path.file_name().filter(|_| path.parent() == upper.parent()) {
@@ -340,7 +345,7 @@ fn merge(
         None => Err(format!("{} is not beside {}", path.display(), upper.display())),
     };
     let (upper, work) = (own(upper)?, own(work)?);
-    let missing = missing(inner, [&upper, &lowers[0]]);
+    let missing = missing(inner, std::iter::once(&upper).chain(&lowers));
     if !missing.is_empty() {
         lowers.push(places.make_up(&missing)?);
     }

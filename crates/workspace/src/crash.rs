@@ -1,11 +1,15 @@
 //! The places in this crate where a test may stop the process for good.
 
-/// Every place, in the order in which freeze, publish, its way back, and thaw pass them.
+/// Every place, in the order in which freeze, stage, publish, its way back, and thaw pass them.
 pub const POINTS: &[&str] = &[
     "freeze.walked",
     "freeze.stored",
     "freeze.indexed",
     "freeze.recorded",
+    "base.copied",
+    "base.unrecorded",
+    "base.updated",
+    "stage.layered",
     "publish.staged",
     "publish.synced",
     "publish.committed",

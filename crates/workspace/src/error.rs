@@ -44,8 +44,8 @@ pub enum Error {
     Conflict(Conflict),
     #[error("the workspace holds changes that no snapshot has; {0} paths would be overwritten")]
     Unsaved(usize),
-    #[error("the workspace is not what it was when it was frozen")]
-    Moved,
+    #[error("{count} ignored folders and files are too large to copy into a stage; {max} can be mounted")]
+    TooManyMounts { count: usize, max: usize },
     #[error("a publication was interrupted just now, and the workspace is between two states")]
     Interrupted,
     #[error("a program is still running in stage {0}")]

@@ -84,7 +84,7 @@ pub(crate) fn freeze(request: &Request<'_>, blobs: &dyn Blobs, batch: &dyn Batch
 }
 
 /// The threads that walk, kept for the next walk.
-fn threads() -> Result<&'static rayon::ThreadPool> {
+pub(crate) fn threads() -> Result<&'static rayon::ThreadPool> {
     static POOL: OnceLock<std::result::Result<rayon::ThreadPool, String>> = OnceLock::new();
     let pool = POOL.get_or_init(|| {
         let builder = rayon::ThreadPoolBuilder::new().stack_size(STACK_BYTES);
@@ -215,7 +215,9 @@ enum Looked<'a> {
         digest: Digest,
     },
     Folder(Found<'a>),
-    /// Gone since the folder was listed, or a searched folder with nothing in it.
+    /// Not part of the tree: a rule leaves it out, or it is a searched folder with nothing in it that is included.
+    LeftOut,
+    /// Gone since the folder was listed.
     Nothing,
 }
 
@@ -261,6 +263,7 @@ impl Walk<'_> {
                 Item::Leaf(known) if is_large => many.push(known),
                 Item::Leaf(known) if is_same(&known) => {}
                 Item::Leaf(_) => return Ok(None),
+                Item::LeftOut(_) => {}
             }
         }
         if !many.par_chunks(FILES_ALONE_MAX / 2).all(|chunk| chunk.iter().all(is_same)) {
@@ -283,6 +286,7 @@ impl Walk<'_> {
                 Some((name.to_owned(), Looked::Leaf { role, racy, stamp, digest }))
             }
             Item::Folder(name, _) => Some((name.to_owned(), Looked::Folder(looked.next()?))),
+            Item::LeftOut(name) => Some((name.to_owned(), Looked::LeftOut)),
         });
         self.assemble(entries.collect(), stamp).map(Some)
     }
@@ -294,27 +298,35 @@ impl Walk<'_> {
         let own_rules = names.iter().any(|(name, kind)| name.as_bytes() == RULE_FILE && *kind == FileType::RegularFile);
         let same_rules = level.same_rules && self.has_same_rules(level, own_rules, &known)?;
         let chain = self.chain(level)?;
-        let mut entries = Vec::with_capacity(names.len());
+        let (mut entries, mut left_out) = (Vec::with_capacity(names.len()), Vec::new());
         for (name, file_type) in names {
             let path = level.path.join(name.as_bytes());
             let is_folder = file_type == FileType::Directory;
-            let verdict = self.matcher.judge(&path, is_folder, chain.as_deref(), level.searched);
+            let verdict = match tree::is_kept_out(name.as_bytes()) {
+                true => Verdict::Leave,
+                false => self.matcher.judge(&path, is_folder, chain.as_deref(), level.searched),
+            };
             // Rules hold even where the file that has them is left out; the index must notice when it changes.
             let rules_only = verdict == Verdict::Leave && name.as_bytes() == RULE_FILE;
             if verdict == Verdict::Leave && !rules_only {
+                left_out.push((name, Looked::LeftOut));
                 continue;
             }
             let at = known.binary_search_by(|item| item.name().to_bytes().cmp(name.as_bytes()));
             let old = at.ok().map(|at| known[at]);
             entries.push(Entry { name, file_type, searched: verdict == Verdict::Search, rules_only, old });
         }
-        let looked: Vec<(CString, Looked<'a>)> = entries
+        let mut looked: Vec<(CString, Looked<'a>)> = entries
             .into_par_iter()
             .map(|entry| {
                 let looked = self.look(level, &entry, same_rules)?;
                 Ok((entry.name, looked))
             })
             .collect::<Result<_>>()?;
+        if !left_out.is_empty() {
+            looked.extend(left_out);
+            looked.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        }
         self.assemble(looked, stamp)
     }
 
@@ -325,10 +337,7 @@ impl Walk<'_> {
                 _ => None,
             };
             return Ok(match self.enter(level, &entry.name, same_rules, entry.searched, old)? {
-                Some(found) if entry.searched && found.record().items().next().is_none() => {
-                    drop(found);
-                    Looked::Nothing
-                }
+                Some(found) if entry.searched && has_no_entries(found.record()) => Looked::LeftOut,
                 Some(found) => Looked::Folder(found),
                 None => Looked::Nothing,
             });
@@ -427,6 +436,7 @@ impl Walk<'_> {
         for (name, looked) in &entries {
             match looked {
                 Looked::Nothing => {}
+                Looked::LeftOut => builder.left_out(name),
                 Looked::Folder(found) => {
                     let record = found.record();
                     nodes.push((name.as_bytes(), Node::folder(record.digest())));
@@ -487,6 +497,11 @@ impl Walk<'_> {
         }
         linked_outside(std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner)))
     }
+}
+
+/// Whether nothing in a folder is part of the tree.
+fn has_no_entries(folder: Record<'_>) -> bool {
+    folder.items().all(|item| matches!(item, Item::LeftOut(_)))
 }
 
 /// Stores the content of an open file that is said to have `size` bytes; nothing if it has not. Large ones go through
@@ -579,10 +594,10 @@ fn read_rule_file(level: &Level<'_>) -> Result<Option<Vec<u8>>> {
     Ok(Some(text))
 }
 
-/// The names in a folder in byte order, without those that are never part of a snapshot.
+/// Returns the names in a folder in byte order, without Actum's own folders.
 fn list(level: &Level<'_>) -> Result<Vec<(CString, FileType)>> {
     let mut names = names(&level.fd).map_err(within("list", &level.path))?;
-    names.retain(|(name, _)| !tree::is_kept_out(name.as_bytes()));
+    names.retain(|(name, _)| name.as_bytes() != b".actum");
     for (name, file_type) in names.iter_mut().filter(|(_, file_type)| *file_type == FileType::Unknown) {
         match statat(&level.fd, &**name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => *file_type = FileType::from_raw_mode(stat.st_mode),

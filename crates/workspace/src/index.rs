@@ -5,7 +5,8 @@
 //! sign. It is read again next time. The index is a cache: a torn or foreign one is as good as none.
 //!
 //! A folder's record holds its entries in byte order and then the records of its folders, so a part of the tree that did
-//! not change is copied to the next index as it is.
+//! not change is copied to the next index as it is. It also holds the names that rules leave out, so that a stage can show
+//! ignored files without listing any folder.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -18,13 +19,14 @@ use rayon::prelude::*;
 use rustix::fs::{FileType, Stat};
 
 use crate::error::Result;
+use crate::path::TreePath;
 use crate::record::{Reader, Writer, is_sound};
 use crate::tree::{Kind, Node};
 
-const MAGIC: &str = "actum stat index 1\n";
+const MAGIC: &str = "actum stat index 2\n";
 
 /// What the file system says about an entry; any change of content changes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Stamp {
     mode: u32,
     size: u64,
@@ -59,6 +61,15 @@ impl Stamp {
         self.size
     }
 
+    /// Returns the permissions, without set-user-id and the like.
+    pub(crate) fn permissions(&self) -> u32 {
+        self.mode & 0o777
+    }
+
+    pub(crate) fn modified(&self) -> rustix::fs::Timespec {
+        rustix::fs::Timespec { tv_sec: self.mtime.0, tv_nsec: self.mtime.1.into() }
+    }
+
     pub(crate) fn kind(&self) -> Option<Kind> {
         match self.file_type() {
             FileType::RegularFile if self.mode & 0o100 != 0 => Some(Kind::Executable),
@@ -88,7 +99,7 @@ impl Stamp {
         self
     }
 
-    fn write(&self, to: &mut Vec<u8>) {
+    pub(crate) fn write(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.mode.to_le_bytes());
         to.extend_from_slice(&self.size.to_le_bytes());
         for (seconds, nanoseconds) in [self.mtime, self.ctime] {
@@ -99,7 +110,7 @@ impl Stamp {
         to.extend_from_slice(&self.dev.to_le_bytes());
     }
 
-    fn read(from: &[u8; STAMP_BYTES]) -> Self {
+    pub(crate) fn read(from: &[u8; STAMP_BYTES]) -> Self {
         let mut rest = &from[..];
         Self {
             mode: u32_of(&mut rest),
@@ -128,6 +139,7 @@ pub(crate) enum Role {
 }
 
 const RULES_ONLY: u8 = b'r';
+const LEFT_OUT: u8 = b'o';
 
 /// An entry that is no folder.
 #[derive(Debug, Clone, Copy)]
@@ -144,13 +156,15 @@ pub(crate) struct Known<'a> {
 pub(crate) enum Item<'a> {
     Leaf(Known<'a>),
     Folder(&'a CStr, Record<'a>),
+    /// A name that is not part of the tree.
+    LeftOut(&'a CStr),
 }
 
 impl<'a> Item<'a> {
     pub(crate) fn name(&self) -> &'a CStr {
         match self {
             Self::Leaf(known) => known.name,
-            Self::Folder(name, _) => name,
+            Self::Folder(name, _) | Self::LeftOut(name) => name,
         }
     }
 }
@@ -159,7 +173,7 @@ impl<'a> Item<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a>(&'a [u8]);
 
-const HEADER_BYTES: usize = 4 + 4 + 4 + 1 + STAMP_BYTES + 32 + 8 + 8;
+const HEADER_BYTES: usize = 4 + 4 + 4 + 1 + STAMP_BYTES + 32 + 8 + 8 + 8;
 
 impl<'a> Record<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
@@ -190,10 +204,34 @@ impl<'a> Record<'a> {
         self.header().0
     }
 
-    /// Files and links below, and bytes of the files.
+    /// Files and links below, bytes of the files, and names that are left out.
     pub(crate) fn totals(&self) -> Totals {
         let mut rest = &self.header().3[STAMP_BYTES + 32..];
-        Totals { files: u64_of(&mut rest), bytes: u64_of(&mut rest) }
+        Totals { files: u64_of(&mut rest), bytes: u64_of(&mut rest), left_out: u64_of(&mut rest) }
+    }
+
+    /// Returns the entry of a name.
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Item<'a>> {
+        self.items().find(|item| item.name().to_bytes() == name)
+    }
+
+    /// Adds the paths below `folder` that are not part of the tree. A folder that is left out is one path.
+    pub(crate) fn collect_left_out(&self, folder: &TreePath, paths: &mut Vec<TreePath>) {
+        if self.totals().left_out == 0 {
+            return;
+        }
+        for item in self.items() {
+            let path = || folder.join(item.name().to_bytes());
+            match item {
+                Item::Folder(_, record) => {
+                    if record.totals().left_out > 0 {
+                        record.collect_left_out(&path(), paths);
+                    }
+                }
+                Item::LeftOut(_) | Item::Leaf(Known { role: Role::RulesOnly, .. }) => paths.push(path()),
+                Item::Leaf(_) => {}
+            }
+        }
     }
 
     /// The entries in order. Stops early at anything that does not fit, which the digest of the file rules out.
@@ -205,6 +243,11 @@ impl<'a> Record<'a> {
         (0..count).map_while(move |_| {
             let (head, rest) = entries.split_first_chunk::<4>()?;
             let name_bytes = usize::from(u16::from_le_bytes([head[2], head[3]])) + 1;
+            if head[0] == LEFT_OUT {
+                let (name, rest) = rest.split_at_checked(name_bytes)?;
+                entries = rest;
+                return Some(Item::LeftOut(CStr::from_bytes_with_nul(name).ok()?));
+            }
             let role = match head[0] {
                 RULES_ONLY => Role::RulesOnly,
                 kind => Role::Entry(Kind::from_byte(kind)?),
@@ -234,6 +277,7 @@ impl<'a> Record<'a> {
 pub(crate) struct Totals {
     pub files: u64,
     pub bytes: u64,
+    pub left_out: u64,
 }
 
 /// Writes the record of a folder. Entries come in byte order of their names.
@@ -261,10 +305,18 @@ impl Builder {
         known.stamp.write(&mut self.entries);
         self.entries.extend_from_slice(&known.digest.0);
         self.entries.extend_from_slice(known.name.to_bytes_with_nul());
-        if known.role != Role::RulesOnly {
+        if known.role == Role::RulesOnly {
+            self.totals.left_out += 1;
+        } else {
             self.totals.files += 1;
             self.totals.bytes += if known.stamp.file_type().is_file() { known.stamp.size } else { 0 };
         }
+    }
+
+    pub(crate) fn left_out(&mut self, name: &CStr) {
+        self.head(LEFT_OUT, false, name);
+        self.entries.extend_from_slice(name.to_bytes_with_nul());
+        self.totals.left_out += 1;
     }
 
     pub(crate) fn folder(&mut self, name: &CStr, record: Record<'_>) {
@@ -274,6 +326,7 @@ impl Builder {
         let totals = record.totals();
         self.totals.files += totals.files;
         self.totals.bytes += totals.bytes;
+        self.totals.left_out += totals.left_out;
     }
 
     pub(crate) fn finish(self, stamp: &Stamp, racy: bool, digest: Digest) -> OwnedRecord {
@@ -287,6 +340,7 @@ impl Builder {
         bytes.extend_from_slice(&digest.0);
         bytes.extend_from_slice(&self.totals.files.to_le_bytes());
         bytes.extend_from_slice(&self.totals.bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.totals.left_out.to_le_bytes());
         bytes.extend_from_slice(&self.entries);
         bytes.extend_from_slice(&self.folders);
         OwnedRecord(bytes)
@@ -377,8 +431,9 @@ mod tests {
         outer.leaf(&known(c".gitignore", Role::RulesOnly, false));
         outer.folder(c"d", inner.view());
         outer.leaf(&known(c"e", Role::Entry(Kind::Executable), false));
+        outer.left_out(c"target");
         let outer = outer.finish(&stamp, false, Digest::blake3(b"outer"));
-        assert_eq!(outer.view().totals(), Totals { files: 2, bytes: 14 });
+        assert_eq!(outer.view().totals(), Totals { files: 2, bytes: 14, left_out: 2 });
         assert_eq!((outer.view().stamp(), outer.view().is_racy()), (stamp, false));
 
         let folder = actum_testkit::folder::Folder::new();
@@ -389,14 +444,18 @@ mod tests {
         let root = index.root().unwrap();
         assert_eq!(root.digest(), Digest::blake3(b"outer"));
         let items: Vec<_> = root.items().collect();
-        assert_eq!(items.len(), 3);
+        assert_eq!(items.len(), 4);
+        let mut left_out = Vec::new();
+        root.collect_left_out(&TreePath::ROOT, &mut left_out);
+        assert_eq!(left_out.iter().map(ToString::to_string).collect::<Vec<_>>(), [".gitignore", "target"]);
         let Item::Folder(name, found) = items[1] else { panic!("{items:?}") };
         assert_eq!(name, c"d");
         let Some(Item::Leaf(z)) = found.items().next() else { panic!("{found:?}") };
         assert_eq!((z.name, z.racy, z.stamp, z.role), (c"z", true, stamp, Role::Entry(Kind::Symlink)));
 
         let mut torn = std::fs::read(&path).unwrap();
-        torn[60] ^= 1;
+        // In the middle of the digest of the rules.
+        torn[MAGIC.len() + 9] ^= 1;
         std::fs::write(&path, torn).unwrap();
         assert!(!Index::load(&path).unwrap().is_sound());
     }

@@ -7,6 +7,7 @@
 //!
 //! Called by `cli`, later by `engine`. Never starts a program, never mounts, never reads a clock, never follows a link.
 
+mod base;
 mod beneath;
 mod change;
 mod copy;
@@ -14,6 +15,7 @@ mod crash;
 mod error;
 mod fit;
 mod freeze;
+mod ignored;
 mod index;
 mod journal;
 mod overlay;
@@ -32,6 +34,7 @@ mod transaction;
 mod tree;
 mod workspace;
 
+pub use base::{BaseUsage, CopyProgress, bases};
 pub use change::{Change, Rename, Verb, deltas, renames};
 pub use copy::is_reflink_possible;
 pub use crash::POINTS as CRASH_POINTS;
@@ -47,7 +50,7 @@ pub use restage::Edit;
 pub use retain::{Kept, Limit, retain};
 pub use rule::Rules;
 pub use snapshot::Snapshot;
-pub use stage::{Mode, NewStage, Sealed, Stage, View};
+pub use stage::{FileView, Freshness, Mode, NewStage, OverlayView, Sealed, Stage, View};
 pub use thaw::thaw_new;
 pub use transaction::is_publishing_possible;
 pub use tree::{

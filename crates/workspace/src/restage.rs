@@ -1,18 +1,20 @@
 //! Writing into a stage from outside: bringing it to a state that is on record, and edits that no program has to make.
 //! Nothing is followed on the way: a stage is the agent's, and may hold any link.
 
-use std::fs::File;
 use std::path::Path;
 
+use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use rustix::fs::{
-    AtFlags, FileType, Mode as FileMode, XattrFlags, fsetxattr, mkdirat, mknodat, openat, statat, symlinkat, unlinkat,
+    AtFlags, FileType, Mode as FileMode, XattrFlags, fsetxattr, mkdirat, mknodat, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-use crate::beneath::{FOLDER, NEW, Root};
+use crate::base::write_leaf;
+use crate::beneath::{FOLDER, Root};
 use crate::change::Change;
 use crate::error::{Error, Result, within};
+use crate::index::{Index, Item, Stamp};
 use crate::path::TreePath;
 use crate::stage::{Mode, Stage};
 use crate::transaction::remove_all;
@@ -77,48 +79,70 @@ impl Stage {
             Mode::Reflink | Mode::Copy => (self.copied(), false),
         };
         let root = Root::open(&folder)?;
-        let writer = Writer { root: &root, workspace, base: self.base, to, is_overlay };
+        let blobs = workspace.blobs();
+        LayerWriter { root: &root, blobs, base: self.base, to, is_overlay, index: None }.apply(&changes)
+    }
+}
+
+/// Writes the difference between two trees into a folder: a plain one, or a layer on top of the tree `base`.
+pub(crate) struct LayerWriter<'a> {
+    pub root: &'a Root,
+    pub blobs: &'a dyn Blobs,
+    /// The tree below the layer.
+    pub base: Digest,
+    pub to: Digest,
+    pub is_overlay: bool,
+    /// Permissions and times of files, where they are to be those of the workspace.
+    pub index: Option<&'a Index>,
+}
+
+impl LayerWriter<'_> {
+    pub(crate) fn apply(&self, changes: &[Change]) -> Result<()> {
         // What goes makes room for what comes.
         for change in changes.iter().filter(|change| change.after.is_none()) {
-            writer.remove(&change.path)?;
+            self.remove(&change.path)?;
         }
-        for change in &changes {
+        for change in changes {
             if let Some(node) = change.after {
-                writer.put(&change.path, node)?;
+                self.put(&change.path, node)?;
             }
         }
         Ok(())
     }
-}
 
-struct Writer<'a> {
-    root: &'a Root,
-    workspace: &'a Workspace,
-    base: Digest,
-    to: Digest,
-    is_overlay: bool,
-}
-
-impl Writer<'_> {
     fn is_in_base(&self, path: &TreePath) -> Result<Option<Node>> {
-        tree::lookup(self.workspace.blobs(), self.base, path)
+        tree::lookup(self.blobs, self.base, path)
     }
 
     fn is_in_target(&self, path: &TreePath) -> Result<bool> {
-        Ok(tree::lookup(self.workspace.blobs(), self.to, path)?.is_some())
+        Ok(tree::lookup(self.blobs, self.to, path)?.is_some())
+    }
+
+    /// Returns what the file system said about the file when it was frozen with this content.
+    fn stamp_of(&self, path: &TreePath, node: Node) -> Option<Stamp> {
+        let mut folder = self.index?.root()?;
+        let mut names = path.names().peekable();
+        while let Some(name) = names.next() {
+            folder = match folder.find(name)? {
+                Item::Folder(_, record) => record,
+                Item::Leaf(known) if names.peek().is_none() && known.node() == Some(node) => return Some(known.stamp),
+                _ => return None,
+            };
+        }
+        None
     }
 
     /// Removes a path, and folders on the way to it that the target does not have.
     fn remove(&self, path: &TreePath) -> Result<()> {
         let mut gone = None;
-        for folder in path.folders().filter(|folder| !folder.is_root()).chain([path.clone()]) {
+        for folder in folders_from_top(path).into_iter().chain([path.clone()]) {
             if !self.is_in_target(&folder)? {
                 // The topmost one takes the rest along.
                 gone = Some(folder);
                 break;
             }
         }
-        // Where a folder takes the place of a file, whoever makes the folder removes the file.
+        // A folder takes the place of the file.
         let Some(gone) = gone else { return self.clear(path, false) };
         self.clear(&gone, true)?;
         if self.is_overlay && self.is_in_base(&gone)?.is_some() {
@@ -140,7 +164,7 @@ impl Writer<'_> {
             Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(within("look at", path)(e)),
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => match folders {
-                // Nobody else is in the stage, so its path leads where it did a moment ago.
+                // No program runs in the stage, so its path leads where it did a moment ago.
                 true => remove_all(&folder_path(self.root.path(), path)),
                 false => Ok(()),
             },
@@ -149,28 +173,16 @@ impl Writer<'_> {
     }
 
     fn put(&self, path: &TreePath, node: Node) -> Result<()> {
+        let (parent, name) = self.make_parent(path)?;
         if node.kind == Kind::Folder {
             return self.make_folder(path);
         }
-        let (parent, name) = self.make_parent(path)?;
         self.clear(path, true)?;
-        let blobs = self.workspace.blobs();
-        match node.kind {
-            Kind::Symlink => {
-                let target = blobs.read(node.digest)?;
-                symlinkat(target.as_slice(), &parent, name).map_err(within("make", path))
-            }
-            _ => {
-                let mode = if node.kind == Kind::Executable { 0o777 } else { 0o666 };
-                let fd = openat(&parent, name, NEW, FileMode::from_raw_mode(mode)).map_err(within("make", path))?;
-                blobs.copy(node.digest, &mut File::from(fd))?;
-                Ok(())
-            }
-        }
+        write_leaf(self.blobs, &parent, name, node, self.stamp_of(path, node).as_ref(), path)
     }
 
     fn make_parent<'p>(&self, path: &'p TreePath) -> Result<(std::os::fd::OwnedFd, &'p [u8])> {
-        for folder in path.folders().filter(|folder| !folder.is_root()) {
+        for folder in folders_from_top(path) {
             self.make_folder(&folder)?;
         }
         self.root.parent(path).map_err(within("open the folder of", path))
@@ -199,6 +211,12 @@ impl Writer<'_> {
         }
         Ok(())
     }
+}
+
+fn folders_from_top(path: &TreePath) -> Vec<TreePath> {
+    let mut folders: Vec<_> = path.folders().collect();
+    folders.reverse();
+    folders
 }
 
 fn folder_path(root: &Path, path: &TreePath) -> std::path::PathBuf {

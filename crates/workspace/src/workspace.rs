@@ -95,7 +95,7 @@ impl Workspace {
         &self.root
     }
 
-    fn index_path(&self) -> PathBuf {
+    pub(crate) fn index_path(&self) -> PathBuf {
         use std::os::unix::ffi::OsStrExt as _;
 
         let name = Digest::blake3(self.path().as_os_str().as_bytes()).to_hex();

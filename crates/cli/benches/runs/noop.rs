@@ -32,7 +32,7 @@ impl Hands for Idle {
     fn perform(&mut self, effect: &Effect, _: &State, _: &dyn Desk) -> Event {
         match effect {
             Effect::Freeze => Event::Frozen { before: "00".repeat(32), commit: None },
-            Effect::Stage => Event::Staged { stage: "stage".into() },
+            Effect::Stage => Event::Staged { stage: "stage".into(), view: None },
             Effect::Plan { .. } => Event::Planned(Plan {
                 steps: (0..self.steps).map(|n| Step { id: format!("step-{n}"), description: "do".into() }).collect(),
                 in_time: true,

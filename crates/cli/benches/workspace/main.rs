@@ -16,7 +16,7 @@ use actum_sandbox::{Layers, View};
 use actum_store::blob::Folder as Blobs;
 use actum_testkit::folder::Folder;
 use actum_testkit::program::other;
-use actum_workspace::{Mode, NewStage, Rules, Stage, Workspace};
+use actum_workspace::{Freshness, Mode, NewStage, OverlayView, Rules, Stage, Workspace};
 
 use measure::{median, milliseconds, print, spread, verdict};
 
@@ -157,14 +157,15 @@ impl Tree {
         let mut ours = Vec::new();
         for round in 0..STAGE_ROUNDS {
             let id = format!("bench-{round}");
-            let wanted = NewStage { id, mode: Mode::Overlay, strict: false, rules: rules.clone(), at_ms: 0 };
+            let (mode, freshness) = (Mode::Overlay, Freshness::Frozen);
+            let wanted = NewStage { id, mode, freshness, rules: rules.clone(), at_ms: 0 };
             let mut stage = None;
             ours.push(milliseconds(|| {
-                let made = Stage::new(&workspace, frozen.id, wanted).expect("a stage");
-                let actum_workspace::View::Overlay { lower, upper, work, at } = made.view(&workspace) else {
-                    unreachable!()
-                };
-                let view = View::Overlay(Layers { lower, upper, work, at, name: "actum-bench".to_owned() });
+                let made = Stage::new(&workspace, frozen.id, wanted, &|_, _| ()).expect("a stage");
+                let actum_workspace::View::Overlay { overlay, .. } = made.view(&workspace) else { unreachable!() };
+                let OverlayView { lowers, upper, work, at } = overlay;
+                let name = "actum-bench".to_owned();
+                let view = View::Overlay(Layers { lowers, upper, work, at, name, inner: Vec::new() });
                 let command = actum_sandbox::command(&view, Path::new(""), &["true".into()]);
                 assert!(command.and_then(|mut command| command.status()).expect("it starts").success());
                 stage = Some(made);

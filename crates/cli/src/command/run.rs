@@ -10,7 +10,7 @@ use actum_api::error;
 use actum_contract::agent::Agent;
 use actum_contract::work::{self, BadWork, Work, WorkItem, levels, with_dependencies};
 use actum_contract::{Contract, Layers, Partial, resolve};
-use actum_engine::{Engine, Settings, Submitted, Submitter, Watch, submit};
+use actum_engine::{Engine, Settings, Submitted, Submitter, submit};
 use actum_ledger::run::{Filter, Run as Row, RunState};
 use actum_sandbox::Signals;
 use clap::Args;
@@ -349,9 +349,10 @@ pub(crate) fn work_on(
     jobs: usize,
     lease: Duration,
     signals: Option<Signals>,
-    watch: Arc<dyn Watch>,
+    watch: Arc<Progress>,
 ) -> Result<(), Failure> {
     let shop = Shop::open(open, jobs.min(4))?;
+    shop.show_copies(&watch);
     shop.report_health(None);
     let places = open.places()?;
     let settings = Settings { owner: shop.owner.clone(), places, lease, jobs, submission };

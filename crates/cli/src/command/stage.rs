@@ -6,13 +6,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
-use actum_workspace::{Mode, NewStage, Stage, View, Workspace};
+use actum_workspace::{Freshness, Mode, NewStage, Stage, View, Workspace};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::{Ended, doctor};
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::project::Project;
 use crate::ui::{Out, table};
 use crate::workspace::{self, new_id, now_ms, time};
@@ -35,9 +36,13 @@ pub(crate) struct New {
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
 
-    /// Stand on an unchanging copy of the snapshot: what others change in the workspace meanwhile does not show through
-    #[arg(long)]
+    /// Show only the files of the snapshot, without ignored ones
+    #[arg(long, conflicts_with = "live")]
     strict: bool,
+
+    /// Show the workspace as it is at any moment: later edits in it show through
+    #[arg(long)]
+    live: bool,
 
     /// Take paths although .gitignore leaves them out
     #[arg(long, value_name = "PATTERN")]
@@ -114,14 +119,22 @@ impl New {
         };
         let at_ms = now_ms();
         let (frozen, _kept) = opened.workspace.freeze_held(&rules, false, at_ms)?;
-        let wanted = NewStage { id: new_id(), mode, strict: self.strict, rules, at_ms };
-        let stage = Stage::new(&opened.workspace, frozen.id, wanted)?;
+        let freshness = match (self.strict, self.live && mode == Mode::Overlay) {
+            (true, _) => Freshness::Strict,
+            (false, true) => Freshness::Live,
+            (false, false) => Freshness::Frozen,
+        };
+        let wanted = NewStage { id: new_id(), mode, freshness, rules, at_ms };
+        let progress = Progress::new(&[vec!["stage".to_owned()]], out);
+        let stage =
+            Stage::new(&opened.workspace, frozen.id, wanted, &|done, all| progress.copying("stage", done, all))?;
         let folder = match stage.view(&opened.workspace) {
             View::Folder(folder) => Some(folder.display().to_string()),
             View::Overlay { .. } => None,
         };
         let shown = json!({
-            "id": stage.id, "base": stage.base.to_hex(), "mode": mode.word(), "strict": stage.strict, "folder": folder,
+            "id": stage.id, "base": stage.base.to_hex(), "mode": mode.word(), "strict": stage.freshness == Freshness::Strict,
+            "view": stage.freshness.as_str(), "folder": folder,
         });
         out.result(&shown, || stage.id.clone());
         out.remark(&match folder {
@@ -163,14 +176,14 @@ fn list(project: &Project, out: &mut Out) -> Ended {
     let stages = Stage::list(&project.folder()?)?;
     let shown = |stage: &Stage| {
         json!({
-            "id": stage.id, "base": stage.base.to_hex(), "mode": stage.mode.word(), "strict": stage.strict,
+            "id": stage.id, "base": stage.base.to_hex(), "mode": stage.mode.word(),
+            "strict": stage.freshness == Freshness::Strict, "view": stage.freshness.as_str(),
             "created_at": time(stage.at_ms),
         })
     };
     out.result(&json!({"stages": stages.iter().map(shown).collect::<Vec<_>>()}), || {
         let row = |stage: &Stage| {
-            let strict = if stage.strict { ", strict" } else { "" };
-            let mode = format!("{}{strict}", stage.mode.word());
+            let mode = format!("{}, {}", stage.mode.word(), stage.freshness.as_str());
             vec![stage.id.clone(), mode, time(stage.at_ms), stage.base.to_hex()[..16].to_owned()]
         };
         table(&["STAGE", "MODE", "MADE", "ON SNAPSHOT"], &stages.iter().map(row).collect::<Vec<_>>())

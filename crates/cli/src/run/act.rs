@@ -244,8 +244,8 @@ impl RunHands {
             left_ms,
             is_agents: self.repeats.is_none(),
         };
-        let grant = self.grant(state)?;
-        let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        let grants = self.grants(state)?;
+        let ran = program.run(&self.shop, grants, &self.folder.log(), desk)?;
         self.remember(&ran);
         let taken = self.taken(offer.as_ref().map(|offer| &*offer.book), state)?;
         Ok((ran, response(&exchange), taken))

@@ -74,9 +74,9 @@ impl RunHands {
             left_ms,
             is_agents: false,
         };
-        let grant = self.grant(state)?;
+        let grants = self.grants(state)?;
         self.folder.note(&format!("── {}", command.join(" ")));
-        let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        let ran = program.run(&self.shop, grants, &self.folder.log(), desk)?;
         self.remember(&ran);
         Ok(ran)
     }

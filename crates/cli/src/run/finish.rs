@@ -278,6 +278,7 @@ impl RunHands {
             "workItem": self.facts.agreement.work_item,
             "agent": self.facts.agreement.agent,
             "before": {"tree": state.before, "commit": state.commit},
+            "view": state.view,
             "after": {"tree": output, "workspace": state.published_tree},
             "capsule": {"hash": capsule.hash().map(Digest::to_hex), "deltas": capsule.deltas()},
             "artifacts": result.artifact_hashes,

@@ -7,17 +7,20 @@ use std::sync::Arc;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
+use actum_contract::work::StageView;
 use actum_engine::Agreement;
 use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, Verdict};
 use actum_ledger::capsule::Capsule;
 use actum_ledger::journal::Outcome;
-use actum_workspace::{Change, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup};
+use actum_workspace::{
+    Change, Freshness, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::book::Answers;
 use super::finish::RunFolder;
-use super::program::{Ran, shown};
+use super::program::{Ran, stage_grants};
 use super::shop::{Shop, is_full};
 use crate::failure::Failure;
 use crate::model::Till;
@@ -228,8 +231,6 @@ impl RunHands {
         if self.stage.is_none() {
             let base = Self::digest(state.before.as_ref())?;
             let current = Self::digest(state.current.as_ref())?;
-            let is_new = current == base && state.stage.is_none();
-            let strict = self.facts.agreement.work_item.strict;
             let mode = match self.mode() {
                 // Two cells cannot both change one overlay.
                 Mode::Overlay if self.tools()? == (true, true) => Mode::Copy,
@@ -239,14 +240,18 @@ impl RunHands {
                 Some(_) => format!("replay-{}", new_id()),
                 None => format!("{}.{}", self.facts.run, self.facts.epoch),
             };
-            // A copy of what was frozen cannot be made from a workspace that has moved on.
             let is_nowhere = self.facts.agreement.shared.is_some() || self.repeats.is_some();
-            let strict = strict || (mode != Mode::Overlay && !is_new) || is_nowhere;
+            let freshness = match (&self.facts.agreement.work_item, mode) {
+                (item, _) if item.strict || is_nowhere => Freshness::Strict,
+                (item, Mode::Overlay) if item.view == StageView::Live => Freshness::Live,
+                _ => Freshness::Frozen,
+            };
             if is_nowhere {
                 crate::shared::bring(self.workspace.blobs(), base)?;
             }
-            let wanted = NewStage { id: id.clone(), mode, strict, rules: self.rules.clone(), at_ms: now_ms() };
-            let stage = Stage::new(&self.workspace, base, wanted)?;
+            let wanted = NewStage { id: id.clone(), mode, freshness, rules: self.rules.clone(), at_ms: now_ms() };
+            let item = &self.facts.agreement.work_item.id;
+            let stage = Stage::new(&self.workspace, base, wanted, &|done, all| self.shop.report_copy(item, done, all))?;
             self.still = Some(stage.settle()?);
             if current != base {
                 stage.bring(&self.workspace, base, current)?;
@@ -261,12 +266,12 @@ impl RunHands {
         self.stage.as_ref().ok_or_else(|| Failure::new(error::INTERNAL, "there is no stage"))
     }
 
-    /// What a program is shown of the stage.
-    pub(super) fn grant(&mut self, state: &State) -> Done<actum_sandbox::Grant> {
+    /// Returns the grants by which a program sees the stage.
+    pub(super) fn grants(&mut self, state: &State) -> Done<Vec<actum_sandbox::Grant>> {
         let at = self.at();
         self.stage(state)?;
         let stage = self.stage.as_ref().ok_or_else(|| Failure::new(error::INTERNAL, "there is no stage"))?;
-        Ok(shown(stage, &self.workspace, &at))
+        Ok(stage_grants(stage, &self.workspace, &at))
     }
 
     /// Which programs of the machine a run has used, for its recording.
@@ -538,7 +543,10 @@ impl Hands for RunHands {
     fn perform(&mut self, effect: &Effect, state: &State, desk: &dyn Desk) -> Event {
         let done = match effect {
             Effect::Freeze => self.freeze(),
-            Effect::Stage => self.stage(state).map(|stage| Event::Staged { stage: stage.id.clone() }),
+            Effect::Stage => self.stage(state).map(|stage| Event::Staged {
+                stage: stage.id.clone(),
+                view: Some(stage.freshness.as_str().to_owned()),
+            }),
             Effect::Plan { timeout_ms } => self.plan(state, *timeout_ms, desk),
             Effect::Act { act, feedback, left_ms, ops_left } => {
                 self.act(state, act, feedback.as_ref(), *left_ms, *ops_left, desk)

@@ -1,6 +1,7 @@
 //! Tools and models for an agent at work: offered to its cell, and what it heard of them kept, so that the run can be
 //! repeated without them.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use actum_contract::blob::Blobs as _;
 use actum_contract::digest::Digest;
 use actum_kernel::{Denial, State, ToolOp};
 use actum_ledger::registry::{Item, Kind};
+use actum_workspace::OverlayView;
 use serde_json::Value;
 
 use super::book::{ANSWERS_BYTES_MAX, Answers, Book, Exhausted, over};
@@ -92,7 +94,14 @@ impl RunHands {
         };
         let ground = match stage.view(&self.workspace) {
             actum_workspace::View::Folder(copy) => Ground::Copy { at, copy },
-            actum_workspace::View::Overlay { lower, upper, .. } => Ground::Layers { at, upper, lower },
+            actum_workspace::View::Overlay { overlay, folders, .. } => {
+                let stack = |view: &OverlayView| [std::slice::from_ref(&view.upper), &view.lowers].concat();
+                let root = self.workspace.path();
+                let inner = folders.iter().map(|view| {
+                    (view.at.strip_prefix(root).map_or_else(|_| view.at.clone(), Path::to_owned), stack(view))
+                });
+                Ground::Layers { at, layers: stack(&overlay), inner: inner.collect() }
+            }
         };
         let copy = match &ground {
             Ground::Copy { copy, .. } => Some(copy.clone()),

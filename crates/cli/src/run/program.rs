@@ -16,7 +16,7 @@ use actum_sandbox::{
     Access, Captured, Cell, Egress, Ended, Grant, Pipes, Report, Room, Signals, Source, Stream, find_program, watch,
 };
 use actum_server::{Bridge, Offered};
-use actum_workspace::{Stage, View, Workspace};
+use actum_workspace::{FileView, OverlayView, Stage, View, Workspace};
 
 use super::book::Book;
 use super::shop::{Shop, is_full};
@@ -128,23 +128,31 @@ impl Ran {
 
 const TAIL_CHARS: usize = 4_000;
 
-/// Where a stage is seen: at the workspace's own path, whatever it is made of.
-pub(super) fn shown(stage: &Stage, workspace: &Workspace, at: &Path) -> Grant {
-    let from = match stage.view(workspace) {
-        View::Folder(folder) => Source::Folder(folder),
-        View::Overlay { lower, upper, work, .. } => Source::Overlay { lower, upper, work },
+/// Returns the grants by which a cell sees a stage at `at`, the stage itself first.
+pub(super) fn stage_grants(stage: &Stage, workspace: &Workspace, at: &Path) -> Vec<Grant> {
+    let write = |path: PathBuf, from: Source| Grant { path, access: Access::Write, from };
+    let (overlay, folders, files) = match stage.view(workspace) {
+        View::Folder(folder) => return vec![write(at.to_owned(), Source::Folder(folder))],
+        View::Overlay { overlay, folders, files } => (overlay, folders, files),
     };
-    Grant { path: at.to_owned(), access: Access::Write, from }
+    let root = workspace.path();
+    let place = |path: &Path| path.strip_prefix(root).map_or_else(|_| path.to_owned(), |inner| at.join(inner));
+    let source = |OverlayView { lowers, upper, work, .. }: OverlayView| Source::Overlay { lowers, upper, work };
+    let mut grants = vec![write(at.to_owned(), source(overlay))];
+    grants.extend(folders.into_iter().map(|folder| write(place(&folder.at), source(folder))));
+    let read = |file: FileView| Grant { path: place(&file.at), access: Access::Read, from: Source::Folder(file.from) };
+    grants.extend(files.into_iter().map(read));
+    grants
 }
 
 impl Program<'_> {
     /// Runs it in a cell on the stage. Its output goes into `log` as it comes, without secrets.
-    pub(super) fn run(self, shop: &Shop, stage: Grant, log: &Path, desk: &dyn Desk) -> Result<Ran, Failure> {
+    pub(super) fn run(self, shop: &Shop, stage: Vec<Grant>, log: &Path, desk: &dyn Desk) -> Result<Ran, Failure> {
         let failed = |e: std::io::Error| crate::cell::not_built(&e.to_string());
         let secrets = if self.is_agents { secrets(self.agent)? } else { BTreeMap::new() };
         let redactor = Redactor::new(secrets.values().map(String::as_str));
-        let folder = stage.path.clone();
-        let mut grants = vec![stage];
+        let folder = stage.first().map(|grant| grant.path.clone()).unwrap_or_default();
+        let mut grants = stage;
         if let Some(exchange) = &self.exchange {
             let from = Source::Folder(exchange.clone());
             grants.push(Grant { path: PathBuf::from(EXCHANGE), access: Access::Write, from });

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use actum_kernel::{Desk, Event, State};
-use actum_workspace::{Lock, NewStage, Stage, deltas, diff};
+use actum_workspace::{Freshness, Lock, NewStage, Stage, deltas, diff};
 
 use super::hands::{Done, RunHands};
 use crate::workspace::now_ms;
@@ -50,8 +50,10 @@ impl RunHands {
         }
         let id = format!("{}.{}-{}", self.facts.run, self.facts.epoch, &now.to_hex()[..12]);
         let mode = self.mode();
-        let wanted = NewStage { id, mode, strict: true, rules: self.rules.clone(), at_ms: now_ms() };
-        let stage = Stage::new(&self.workspace, now, wanted)?;
+        let freshness = Freshness::Strict;
+        let wanted = NewStage { id, mode, freshness, rules: self.rules.clone(), at_ms: now_ms() };
+        let item = &self.facts.agreement.work_item.id;
+        let stage = Stage::new(&self.workspace, now, wanted, &|done, all| self.shop.report_copy(item, done, all))?;
         let still = stage.settle()?;
         stage.bring(&self.workspace, before, current)?;
         self.merged = Some(stage.seal(&self.workspace)?.after);

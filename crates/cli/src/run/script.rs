@@ -114,8 +114,8 @@ impl RunHands {
             left_ms,
             is_agents: self.repeats.is_none(),
         };
-        let grant = self.grant(state)?;
-        let ran = program.run(&self.shop, grant, &self.folder.log(), desk)?;
+        let grants = self.grants(state)?;
+        let ran = program.run(&self.shop, grants, &self.folder.log(), desk)?;
         self.remember(&ran);
         let exit_code = match &ran.report.ended {
             Ended::Exited(code) => Some(*code),

@@ -34,6 +34,7 @@ use crate::contents;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::model::Counter;
+use crate::progress::Progress;
 use crate::project::Project;
 use crate::seat::Seat;
 use crate::tool::cells::Programs;
@@ -220,6 +221,8 @@ pub(crate) struct Shop {
     pub owner: String,
     /// Nothing if the file is with the shop that this one is beside.
     alive: Option<File>,
+    /// Where the progress of copies is shown.
+    progress: OnceLock<Arc<Progress>>,
 }
 
 impl std::fmt::Debug for Shop {
@@ -269,6 +272,7 @@ impl Shop {
             owner,
             home,
             alive,
+            progress: OnceLock::new(),
         };
         if project.contents_name()?.is_some() {
             shop.key.announce(open)?;
@@ -306,6 +310,18 @@ impl Shop {
         let digest = hash.finish();
         known.push((identity, digest));
         Some(digest)
+    }
+
+    /// Shows the progress of copies there from now on.
+    pub(crate) fn show_copies(&self, progress: &Arc<Progress>) {
+        let _ = self.progress.set(Arc::clone(progress));
+    }
+
+    /// Reports how many files of a stage have been copied.
+    pub(super) fn report_copy(&self, item: &str, done: u64, all: u64) {
+        if let Some(progress) = self.progress.get() {
+            progress.copying(item, done, all);
+        }
     }
 
     /// How stages of a workspace are made. A cell knows one owner and one group; through an overlay it could not change

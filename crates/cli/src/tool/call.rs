@@ -520,15 +520,12 @@ impl Setting {
                 let real: Vec<PathBuf> = tool.scope.filesystem.iter().filter_map(real).collect();
                 return cache::state_of(&real);
             }
-            Ground::Copy { copy, .. } => vec![copy.clone()],
-            Ground::Layers { upper, lower, .. } => vec![upper.clone(), lower.clone()],
+            ground => {
+                let within = |path: &String| Path::new(if path == "." { "" } else { path }).to_owned();
+                tool.scope.filesystem.iter().flat_map(|path| ground.roots(&within(path))).collect::<Vec<_>>()
+            }
         };
-        let within = |root: &PathBuf| {
-            let paths =
-                tool.scope.filesystem.iter().map(|path| if path == "." { root.clone() } else { root.join(path) });
-            paths.collect::<Vec<_>>()
-        };
-        cache::state_of(&roots.iter().flat_map(within).collect::<Vec<_>>())
+        cache::state_of(&roots.iter().map(|(root, within)| root.join(within)).collect::<Vec<_>>())
     }
 
     /// Everything that determines the result, if it may be remembered; and the state of the files that are part of it.

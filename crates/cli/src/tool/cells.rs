@@ -26,8 +26,14 @@ pub(crate) enum Ground {
     Folder(PathBuf),
     /// A run's copy of a folder, seen at the folder's own path.
     Copy { at: PathBuf, copy: PathBuf },
-    /// A run's changes over a folder, seen at the folder's own path; nothing can be written there.
-    Layers { at: PathBuf, upper: PathBuf, lower: PathBuf },
+    /// The layers of a run's stage, seen at the folder's own path and read-only.
+    Layers {
+        at: PathBuf,
+        /// The topmost first; it holds the changes.
+        layers: Vec<PathBuf>,
+        /// Ignored folders with layers of their own, by their path within the folder.
+        inner: Vec<(PathBuf, Vec<PathBuf>)>,
+    },
 }
 
 impl Ground {
@@ -37,22 +43,44 @@ impl Ground {
         }
     }
 
-    /// What a path of the folder is made of; nothing if it is not there.
-    fn grant(&self, path: &Path, access: Access) -> Option<Grant> {
-        let within = path.strip_prefix(self.at()).ok()?;
-        let from = match self {
-            Self::Folder(_) => return Some(Grant::same(path, access)),
-            Self::Copy { copy, .. } => Source::Folder(copy.join(within)),
-            Self::Layers { upper, lower, .. } => {
-                let (over, under) = layers(upper, lower, within);
-                match (over, under) {
-                    (Some(over), Some(under)) if over.is_dir() => Source::Layers { lowers: vec![over, under] },
-                    (Some(one), _) | (None, Some(one)) => Source::Folder(one),
-                    (None, None) => return None,
-                }
-            }
+    /// Returns the grants that show a path of the folder, and ignored folders inside it. None if it is not there.
+    fn grants(&self, path: &Path, access: Access) -> Vec<Grant> {
+        let Ok(within) = path.strip_prefix(self.at()) else { return Vec::new() };
+        let grant = |path: &Path, from: Source| Grant { path: path.to_owned(), access, from };
+        let (layers, inner) = match self {
+            Self::Folder(_) => return vec![Grant::same(path, access)],
+            Self::Copy { copy, .. } => return vec![grant(path, Source::Folder(copy.join(within)))],
+            Self::Layers { layers, inner, .. } => (layers, inner),
         };
-        Some(Grant { path: path.to_owned(), access, from })
+        if let Some((place, layers)) = inner.iter().find(|(place, _)| within.starts_with(place)) {
+            let within = within.strip_prefix(place).unwrap_or(within);
+            return shown_layers(layers, within).map(|from| grant(path, from)).into_iter().collect();
+        }
+        let Some(from) = shown_layers(layers, within) else { return Vec::new() };
+        let inside = inner.iter().filter(|(place, _)| place.starts_with(within));
+        let inside = inside
+            .filter_map(|(place, layers)| Some(grant(&self.at().join(place), shown_layers(layers, Path::new(""))?)));
+        std::iter::once(grant(path, from)).chain(inside).collect()
+    }
+
+    /// Returns the folders that a path of the folder is looked up in, and the path within each of them.
+    pub(crate) fn roots(&self, within: &Path) -> Vec<(PathBuf, PathBuf)> {
+        match self {
+            Self::Folder(at) => vec![(at.clone(), within.to_owned())],
+            Self::Copy { copy, .. } => vec![(copy.clone(), within.to_owned())],
+            Self::Layers { layers, inner, .. } => {
+                let below = |root: &PathBuf| (root.clone(), within.to_owned());
+                let mut roots: Vec<_> = layers.iter().map(below).collect();
+                for (place, layers) in inner {
+                    if let Ok(within) = within.strip_prefix(place) {
+                        roots.extend(layers.iter().map(|root| (root.clone(), within.to_owned())));
+                    } else if place.starts_with(within) {
+                        roots.extend(layers.iter().map(|root| (root.clone(), PathBuf::new())));
+                    }
+                }
+                roots
+            }
+        }
     }
 
     /// Whether a path that somebody names stays within it, links and all.
@@ -66,40 +94,50 @@ impl Ground {
             true => path.strip_prefix(self.at()).map_err(|_| out())?,
             false => path,
         };
-        let roots = match self {
-            Self::Folder(at) => vec![at],
-            Self::Copy { copy, .. } => vec![copy],
-            Self::Layers { upper, lower, .. } => vec![upper, lower],
-        };
-        let crosses = |root: &&PathBuf| {
+        let crosses = |(root, within): &(PathBuf, PathBuf)| {
             open_beneath(root, &root.join(within)).is_err_and(|e| e.kind() == std::io::ErrorKind::CrossesDevices)
         };
-        if roots.iter().any(crosses) { Err(out()) } else { Ok(()) }
+        if self.roots(within).iter().any(crosses) { Err(out()) } else { Ok(()) }
     }
 }
 
-/// What a path is made of in either layer, as far as it shows: what was removed or replaced above hides what lies below.
-fn layers(upper: &Path, lower: &Path, within: &Path) -> (Option<PathBuf>, Option<PathBuf>) {
-    let kind = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.file_type());
-    let is_shown = |path: &PathBuf| kind(path).is_some_and(|kind| kind.is_dir() || kind.is_file());
-    let (mut over, mut under) = (Some(upper.to_owned()), Some(lower.to_owned()));
-    for part in within.components() {
-        under = under.map(|under| under.join(part)).filter(is_shown);
-        let Some(next) = over.take().map(|over| over.join(part)) else { continue };
-        match kind(&next) {
-            None => {}
-            Some(kind) if kind.is_dir() && !is_opaque(&next) => {
-                // Over a file there is nothing to be joined with.
-                under = under.filter(|under| under.is_dir());
-                over = Some(next);
-            }
-            Some(kind) => {
-                under = None;
-                over = (kind.is_dir() || kind.is_file()).then_some(next);
-            }
-        }
+/// Returns what shows a path of a stack of layers; none if it is not there.
+fn shown_layers(layers: &[PathBuf], within: &Path) -> Option<Source> {
+    let mut shown = visible_layers(layers, within);
+    match shown.len() {
+        0 => None,
+        1 => shown.pop().map(Source::Folder),
+        _ => Some(Source::Layers { lowers: shown }),
     }
-    (over, under)
+}
+
+/// Returns what a path is in each layer that shows it, the topmost first: several folders, or one file. An entry that is
+/// removed or replaced in a layer hides those below.
+fn visible_layers(layers: &[PathBuf], within: &Path) -> Vec<PathBuf> {
+    let mut shown = layers.to_vec();
+    let mut parts = within.components().peekable();
+    while let Some(part) = parts.next() {
+        let mut next = Vec::new();
+        for folder in shown {
+            let path = folder.join(part);
+            let Ok(kind) = std::fs::symlink_metadata(&path).map(|found| found.file_type()) else { continue };
+            if kind.is_dir() {
+                let hides = is_opaque(&path);
+                next.push(path);
+                if hides {
+                    break;
+                }
+                continue;
+            }
+            // Over a file there is nothing to merge; below one nothing shows.
+            if kind.is_file() && next.is_empty() {
+                return if parts.peek().is_none() { vec![path] } else { Vec::new() };
+            }
+            break;
+        }
+        shown = next;
+    }
+    shown
 }
 
 /// Whether a folder of changes hides what lies below it.
@@ -196,7 +234,7 @@ impl ToolCells {
                 // As they are, what has to be hidden in them is hidden, and protected where they may be written to.
                 (Ground::Folder(_), true) => write = paths,
                 (Ground::Folder(_), false) => read = paths,
-                _ => stage = paths.iter().filter_map(|path| self.ground.grant(path, access)).collect(),
+                _ => stage = paths.iter().flat_map(|path| self.ground.grants(path, access)).collect(),
             }
             if sandbox.filesystem.level != FilesystemLevel::Elevated {
                 sandbox.filesystem.level = FilesystemLevel::Minimal;

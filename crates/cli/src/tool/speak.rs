@@ -62,7 +62,10 @@ impl Speaker<'_> {
         let sandbox = Sandbox { timeout_ms: 0, ..link.sandbox.clone() };
         // A view of an agent's changes is of the moment it was made: one that is out of date belongs to another server.
         let seen = match &self.cells.ground {
-            Ground::Layers { upper, .. } => cache::state_of(std::slice::from_ref(upper)).map(|(state, _)| state),
+            Ground::Layers { layers, .. } => {
+                let changes = layers.first().map(std::slice::from_ref).unwrap_or_default();
+                cache::state_of(changes).map(|(state, _)| state)
+            }
             _ => None,
         };
         let ground = &self.cells.ground;

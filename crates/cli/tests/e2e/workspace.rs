@@ -375,25 +375,30 @@ fn a_conflict_names_the_paths_and_keeps_everything() {
 }
 
 #[test]
-fn what_others_change_elsewhere_is_named_and_a_strict_stage_does_not_see_it() {
+fn later_edits_are_invisible_in_a_stage_unless_its_view_is_live() {
     let actum = actum();
-    file(&actum, "a", "1");
-    file(&actum, "b", "1");
-    file(&actum, "gone", "1");
-    let (loose, strict) = (new_stage(&actum, &["--mode", "overlay"]), new_stage(&actum, &["--strict"]));
+    file(&actum, ".gitignore", "ignored");
+    file(&actum, "ignored", "1");
+    for path in ["a", "b", "gone"] {
+        file(&actum, path, "1");
+    }
+    let frozen = new_stage(&actum, &["--mode", "overlay"]);
+    let (live, strict) = (new_stage(&actum, &["--live"]), new_stage(&actum, &["--strict"]));
     file(&actum, "b", "changed");
     file(&actum, "came", "new");
     fs::remove_file(actum.path("gone")).unwrap();
-    act(&actum, &loose, "grep -q changed b && echo loose > a");
-    act(&actum, &strict, "grep -q 1 b && test ! -e came && test -e gone && echo strict > s");
-    let applied = json(&actum, &["apply", "--json", &loose]);
+    act(&actum, &live, "grep -q changed b && test -e came && test -e ignored && echo live > a");
+    act(&actum, &frozen, "grep -q 1 b && test ! -e came && test -e gone && test -e ignored && echo frozen > f");
+    act(&actum, &strict, "grep -q 1 b && test ! -e came && test -e gone && test ! -e ignored && echo strict > s");
+    let applied = json(&actum, &["apply", "--json", &live]);
     assert_eq!(applied["base_drift"], serde_json::json!(["b", "came", "gone"]));
-    let applied = json(&actum, &["apply", "--json", &strict]);
-    assert_eq!(
-        (ops(&applied), &applied["base_drift"]),
-        (vec!["add s".to_owned()], &serde_json::json!(["a", "b", "came", "gone"]))
-    );
-    assert_eq!((text(&actum, "a"), text(&actum, "b")), ("loose\n".into(), "changed".into()));
+    for (stage, added, drift) in
+        [(&frozen, "add f", &["a", "b", "came", "gone"][..]), (&strict, "add s", &["a", "b", "came", "f", "gone"])]
+    {
+        let applied = json(&actum, &["apply", "--json", stage]);
+        assert_eq!((ops(&applied), &applied["base_drift"]), (vec![added.to_owned()], &serde_json::json!(drift)));
+    }
+    assert_eq!((text(&actum, "a"), text(&actum, "b")), ("live\n".into(), "changed".into()));
 }
 
 #[test]

@@ -39,9 +39,30 @@ pub struct WorkItem {
     /// Where the result goes.
     #[serde(default, skip_serializing_if = "Publish::is_workspace")]
     pub publish: Publish,
-    /// Whether the agent works on a copy that nobody changes, and is tested again if others changed the workspace.
+    /// Whether the agent sees no ignored files, and the result is tested again if the workspace changed during the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+    /// Which state of the workspace the agent sees.
+    #[serde(default, skip_serializing_if = "StageView::is_frozen")]
+    pub view: StageView,
+}
+
+/// Which state of the workspace an agent sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StageView {
+    /// The workspace as it was when the run began.
+    #[default]
+    Frozen,
+    /// The workspace as it is: edits during the run show through, and become part of the result if the agent changes the
+    /// same file.
+    Live,
+}
+
+impl StageView {
+    fn is_frozen(&self) -> bool {
+        *self == Self::Frozen
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

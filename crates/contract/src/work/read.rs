@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Budget, Constraints, Publish, Spend, Validation, Work, WorkItem, is_id};
+use super::{Budget, Constraints, Publish, Spend, StageView, Validation, Work, WorkItem, is_id};
 use crate::bad::BadConfig;
 use crate::id::{CURRENCY_FORM, is_currency};
 use crate::part::{Flaw, LIST_MAX, Part, flaw};
@@ -97,6 +97,18 @@ fn item(value: &Value, at: &str, flaws: &mut Vec<Flaw>) -> WorkItem {
         }
     };
     let strict = part.switch("strict").unwrap_or(false);
+    let view = match part.text("view").as_deref() {
+        None | Some("frozen") => StageView::Frozen,
+        Some("live") if strict => {
+            part.bad("view", &json!("live"), "frozen, because the item is strict");
+            StageView::Frozen
+        }
+        Some("live") => StageView::Live,
+        Some(other) => {
+            part.bad("view", &json!(other), "frozen or live");
+            StageView::Frozen
+        }
+    };
     let [constraints, budget, validation] =
         ["constraints", "budget", "validation"].map(|field| part.take(field).unwrap_or(Value::Null));
     part.finish();
@@ -113,6 +125,7 @@ fn item(value: &Value, at: &str, flaws: &mut Vec<Flaw>) -> WorkItem {
         test_command,
         publish,
         strict,
+        view,
     }
 }
 
@@ -248,6 +261,7 @@ pub fn schema() -> Value {
         "test_command": command,
         "publish": {"enum": ["workspace", "external"], "default": "workspace"},
         "strict": {"type": "boolean", "default": false},
+        "view": {"enum": ["frozen", "live"], "default": "frozen"},
     }));
     item["required"] = json!(["id", "agent_id", "description"]);
     let mut contract = schema::json_schema();

@@ -222,7 +222,7 @@ fn links(desk: &Desk) {
     assert!(matches!(&ran.report.ended, Ended::NotBuilt(why) if why.starts_with("cannot deny")), "{ran:?}");
     // No layer is taken through a link.
     symlink("lower", desk.path("alias")).unwrap();
-    let from = Source::Overlay { lower: desk.path("alias"), upper: desk.path("upper"), work: desk.path("work") };
+    let from = Source::Overlay { lowers: vec![desk.path("alias")], upper: desk.path("upper"), work: desk.path("work") };
     let ran = desk.run(cell(&[Grant { from, ..desk.overlay() }], "true"));
     assert!(matches!(&ran.report.ended, Ended::NotBuilt(why) if why.starts_with("cannot show")), "{ran:?}");
 }
@@ -317,7 +317,7 @@ fn many(desk: &Desk) {
             fs::create_dir_all(&path).unwrap();
             path
         };
-        let from = Source::Overlay { lower: part("lower"), upper: part("upper"), work: part("work") };
+        let from = Source::Overlay { lowers: vec![part("lower")], upper: part("upper"), work: part("work") };
         desk.file(&format!("many/{number}/lower/file"), format!("{number}\n"));
         Grant { path: format!("/many/{number}").into(), access: Access::Write, from }
     };
@@ -339,7 +339,7 @@ fn not_text(desk: &Desk) {
         fs::create_dir_all(&path).unwrap();
         path
     };
-    let from = Source::Overlay { lower: part("lower"), upper: part("upper"), work: part("work") };
+    let from = Source::Overlay { lowers: vec![part("lower")], upper: part("upper"), work: part("work") };
     fs::write(part("lower").join("file"), "text\n").unwrap();
     let grant = Grant { path: Path::new("/home/u").join(odd), access: Access::Write, from };
     assert_eq!(desk.sh(&[grant], "cat file; echo new > new"), "text\n");

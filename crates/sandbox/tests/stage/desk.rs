@@ -52,7 +52,8 @@ impl Desk {
 
     /// The stage of this desk, at the usual place.
     pub(crate) fn overlay(&self) -> Grant {
-        let from = Source::Overlay { lower: self.path("lower"), upper: self.path("upper"), work: self.path("work") };
+        let from =
+            Source::Overlay { lowers: vec![self.path("lower")], upper: self.path("upper"), work: self.path("work") };
         Grant { path: PROJECT.into(), access: Access::Write, from }
     }
 

@@ -102,7 +102,7 @@ fn within(desk: &Desk) {
 fn look_on(desk: &Desk, lower: PathBuf, upper: PathBuf, work: PathBuf) {
     let view = layers(&[upper.clone(), lower.clone()]);
     let before = tree(&desk.path("lower/dir"));
-    let from = Source::Overlay { lower, upper: upper.clone(), work };
+    let from = Source::Overlay { lowers: vec![lower], upper: upper.clone(), work };
     let script = format!(
         "{CHANGE}; {TELL}; {UNTIL_READY}; cat edited; echo again >> edited; echo more > made/more; rm moved/a; \
          echo back > deleted; {TELL}; {UNTIL_READY}; cat edited made/* deleted"
