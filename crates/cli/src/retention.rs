@@ -56,6 +56,9 @@ pub(crate) struct Freed {
     pub publications: u64,
     pub contents: u64,
     pub contents_bytes: u64,
+    /// Copies of workspaces on which stages are based.
+    pub bases: u64,
+    pub bases_bytes: u64,
     pub traces: u64,
     pub traces_bytes: u64,
     pub answers: u64,
@@ -67,13 +70,14 @@ impl Freed {
         json!({
             "runs": self.runs, "executions": self.executions, "files_bytes": self.files_bytes,
             "snapshots": self.snapshots, "publications": self.publications, "contents": self.contents,
-            "contents_bytes": self.contents_bytes, "traces": self.traces, "traces_bytes": self.traces_bytes,
+            "contents_bytes": self.contents_bytes, "bases": self.bases, "bases_bytes": self.bases_bytes,
+            "traces": self.traces, "traces_bytes": self.traces_bytes,
             "kept_answers": self.answers, "dead_letters": self.letters, "bytes": self.bytes(),
         })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.files_bytes + self.contents_bytes + self.traces_bytes
+        self.files_bytes + self.contents_bytes + self.bases_bytes + self.traces_bytes
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
@@ -138,6 +142,8 @@ impl Plan {
             freed.publications += kept.forgotten_publications.len() as u64;
             freed.contents += swept.contents;
             freed.contents_bytes += swept.bytes;
+            freed.bases += kept.bases.count;
+            freed.bases_bytes += kept.bases.bytes;
             crash::pass(CRASH_POINTS, "gc.snapshots");
         }
         Ok(())

@@ -459,6 +459,13 @@ pub struct BaseUsage {
     pub is_used: bool,
 }
 
+/// Bases that were removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RemovedBases {
+    pub count: u64,
+    pub bytes: u64,
+}
+
 /// Returns the bases of all workspaces of a project.
 pub fn bases(home: &Path) -> Result<Vec<BaseUsage>> {
     let mut found = Vec::new();
@@ -472,9 +479,9 @@ pub fn bases(home: &Path) -> Result<Vec<BaseUsage>> {
 }
 
 /// Removes layers that no stage uses. The newest base of a workspace goes only if `all` is set, the workspace is gone, or
-/// the base was not used since `before_ms`. Returns the bytes of the bases that were removed.
-pub(crate) fn remove_idle_bases(home: &Path, all: bool, before_ms: Option<u64>) -> Result<u64> {
-    let mut freed = 0;
+/// the base was not used since `before_ms`. Returns what was removed, or would be if `dry` is set.
+pub(crate) fn remove_idle_bases(home: &Path, all: bool, before_ms: Option<u64>, dry: bool) -> Result<RemovedBases> {
+    let mut freed = RemovedBases::default();
     for folder in listed(&home.join("workspace/bases"))?.into_iter().filter(|path| path.is_dir()) {
         let _alone = lock(&folder, false)?;
         let (used, record_path) = (used_layers(home, &folder)?, folder.join(RECORD));
@@ -483,8 +490,15 @@ pub(crate) fn remove_idle_bases(home: &Path, all: bool, before_ms: Option<u64>) 
             !all && record.workspace.is_dir() && before_ms.is_none_or(|before| last_used_ms(&record_path) >= before)
         };
         let kept = record.as_ref().filter(is_kept).map(BaseRecord::name);
-        if let Some(record) = record.filter(|record| kept.is_none() && !used.contains(&record.name())) {
-            freed += record.bytes;
+        let removed = record.filter(|record| kept.is_none() && !used.contains(&record.name()));
+        if let Some(record) = &removed {
+            freed.count += 1;
+            freed.bytes += record.bytes;
+        }
+        if dry {
+            continue;
+        }
+        if removed.is_some() {
             fs::remove_file(&record_path).map_err(at("remove", &record_path))?;
         }
         for path in listed(&folder)?.into_iter().filter(|path| path.is_dir()) {

@@ -34,7 +34,7 @@ mod transaction;
 mod tree;
 mod workspace;
 
-pub use base::{BaseUsage, CopyProgress, bases};
+pub use base::{BaseUsage, CopyProgress, RemovedBases, bases};
 pub use change::{Change, Rename, Verb, deltas, renames};
 pub use copy::is_reflink_possible;
 pub use crash::POINTS as CRASH_POINTS;

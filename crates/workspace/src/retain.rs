@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use actum_contract::blob::{BlobError, Blobs};
 use actum_contract::digest::Digest;
 
-use crate::base::remove_idle_bases;
+use crate::base::{RemovedBases, remove_idle_bases};
 use crate::error::{Error, Result};
 use crate::snapshot::Snapshot;
 use crate::stage::{Stage, remove_idle_mirrors, remove_unfinished};
@@ -26,8 +26,8 @@ pub struct Kept {
     pub missing: Vec<Digest>,
     /// Files that were replaced and that somebody wrote to afterwards: kept where they are.
     pub late_writes: Vec<std::path::PathBuf>,
-    /// Bytes of the bases of frozen stages that were removed.
-    pub base_bytes_freed: u64,
+    /// The bases of frozen stages that were removed.
+    pub bases: RemovedBases,
 }
 
 /// How much stays of what nobody needs.
@@ -108,8 +108,8 @@ pub fn retain(
     if !dry {
         remove_idle_mirrors(home)?;
         remove_unfinished(home)?;
-        kept.base_bytes_freed = remove_idle_bases(home, bytes_max.is_some(), before_ms)?;
     }
+    kept.bases = remove_idle_bases(home, bytes_max.is_some(), before_ms, dry)?;
     (kept.contents, kept.missing) = (marking.marked, marking.missing);
     Ok(kept)
 }

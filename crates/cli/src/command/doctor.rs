@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::limit::RUN_CLOCK_SKEW_MAX_MS;
 use actum_sandbox::{Ended, Unavailable, Wall, Way};
-use actum_workspace::{Mode, is_publishing_possible, is_reflink_possible};
+use actum_workspace::{BaseUsage, Mode, bases, is_publishing_possible, is_reflink_possible};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::args::Global;
+use crate::command::snapshot::size;
 use crate::contents;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
-use crate::ui::{Out, table};
+use crate::ui::{Out, count, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {}
@@ -60,8 +61,10 @@ impl Doctor {
         let sandbox: Vec<Value> = walls.iter().map(shown).collect();
         let contents = contents(&project);
         let clock = clock(&project, out);
+        let bases = bases(&project.root().join(".actum"))?;
+        let shown_base = |base: &BaseUsage| json!({"workspace": base.workspace, "files": base.files, "bytes": base.bytes, "used": base.is_used});
         let all = json!({
-            "staging": {"chosen": best, "modes": modes}, "publishing": shown(&publishing),
+            "staging": {"chosen": best, "modes": modes, "bases": bases.iter().map(shown_base).collect::<Vec<_>>()}, "publishing": shown(&publishing),
             "blobs": shown(&contents), "clock": shown(&clock),
             "sandbox": {"available": walls.iter().all(|wall| wall.ok), "walls": sandbox},
         });
@@ -75,6 +78,15 @@ impl Doctor {
                 vec![f.name.to_owned(), state.to_owned(), f.detail.clone()]
             };
             let mut rows: Vec<_> = findings.iter().map(row).collect();
+            for base in &bases {
+                let detail = format!(
+                    "{}, {}, of {}",
+                    count(base.files, "file", "files"),
+                    size(base.bytes),
+                    base.workspace.display()
+                );
+                rows.push(vec!["base".to_owned(), if base.is_used { "used" } else { "idle" }.to_owned(), detail]);
+            }
             rows.push(row(&publishing));
             rows.push(row(&contents));
             rows.push(row(&clock));

@@ -44,6 +44,7 @@ fn text(freed: &Freed, dry: bool) -> String {
         (freed.snapshots, "snapshot", "snapshots"),
         (freed.publications, "publication", "publications"),
         (freed.contents, "content", "contents"),
+        (freed.bases, "base of stages", "bases of stages"),
         (freed.traces, "trace", "traces"),
         (freed.answers, "kept answer", "kept answers"),
         (freed.letters, "dead letter", "dead letters"),

@@ -10,7 +10,7 @@ use actum_contract::metadata;
 use actum_kernel::Event;
 use actum_ledger::run::{Filter, Run, RunState};
 use actum_store::blob::{Folder, Swept, Thoroughness};
-use actum_workspace::{Kept, Limit, Rules, Snapshot, diff, leaves, retain, thaw_new};
+use actum_workspace::{Kept, Limit, Rules, Snapshot, bases, diff, leaves, retain, thaw_new};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -418,11 +418,13 @@ impl Gc {
         let Sweep { swept, kept } = sweep(project, limit, out)?;
         let forgotten: Vec<_> = kept.forgotten.iter().map(|id| id.to_hex()).collect();
         let late: Vec<_> = kept.late_writes.iter().map(|path| path.display().to_string()).collect();
+        let bases_bytes: u64 = bases(&project.folder()?)?.iter().map(|base| base.bytes).sum();
         out.result(
             &json!({
                 "removed_contents": swept.contents, "removed_bytes": swept.bytes, "bytes": swept.bytes_left,
                 "forgotten_snapshots": forgotten, "forgotten_publications": kept.forgotten_publications,
-                "late_writes": late,
+                "removed_bases": kept.bases.count, "removed_bases_bytes": kept.bases.bytes,
+                "bases_bytes": bases_bytes, "late_writes": late,
                 "missing_contents": kept.missing.iter().map(|digest| digest.to_hex()).collect::<Vec<_>>(),
             }),
             || {
@@ -430,6 +432,11 @@ impl Gc {
                 format!("removed {removed}, {}; {} left", size(swept.bytes), size(swept.bytes_left))
             },
         );
+        if kept.bases.count > 0 || bases_bytes > 0 {
+            let removed = count(kept.bases.count, "base", "bases");
+            let (freed, left) = (size(kept.bases.bytes), size(bases_bytes));
+            out.remark(&format!("removed {removed} of stages, {freed}; {left} left"));
+        }
         if !forgotten.is_empty() || !kept.forgotten_publications.is_empty() {
             let snapshots = count(forgotten.len() as u64, "snapshot", "snapshots");
             let publications = count(kept.forgotten_publications.len() as u64, "publication", "publications");

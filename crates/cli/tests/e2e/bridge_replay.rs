@@ -11,7 +11,7 @@ use actum_testkit::tree::read;
 use serde_json::{Value, json};
 
 use super::bridge::{WIDE, agent, good, left, out, out_json, register, repeats, shell, trace, wide, with_tools};
-use super::run::{asked, id, one};
+use super::run::{asked, id, live, one};
 use super::runs::{check, check_project, until};
 
 /// A tool that never says the same twice.
@@ -167,7 +167,7 @@ fn bridge_replay_of_later_attempts_and_forks() {
         actum
     };
     let actum = project();
-    let (code, failed) = one(&actum, wide(), &WIDE);
+    let (code, failed) = one(&actum, live(wide()), &WIDE);
     assert_eq!((code, &failed["error_code"]), (1, &json!("AGENT_FAILED")), "{failed}");
     let run = id(&failed);
     repeats(&actum, &run);
@@ -181,7 +181,7 @@ fn bridge_replay_of_later_attempts_and_forks() {
     assert_eq!(trace(&actum, &id(&forked)).len(), 5);
     // Another attempt goes on where the first one failed; what was thrown away is neither counted nor repeated.
     let actum = project();
-    let (_, failed) = one(&actum, wide(), &WIDE);
+    let (_, failed) = one(&actum, live(wide()), &WIDE);
     actum.file("may-act", "");
     let ended = actum.run(&["resume", "--json", &id(&failed)]);
     assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
@@ -253,7 +253,7 @@ fn bridge_replay_of_a_call_that_was_killed_with_its_worker() {
     register(&actum, &[slow, noise("read")]);
     let script = format!("actum tool call NOISE > out/noise; actum tool call SLOW --param word=tool-{tag} > out/slow");
     agent(&actum, &script, "");
-    actum.file("work.json", wide().to_string());
+    actum.file("work.json", live(wide()).to_string());
     let running = actum.start(&["run", "--json", "work.json"], &[]);
     let tool = format!("tool-{tag}");
     until("the tool runs", || !actum_testkit::program::Process::with_argument(&tool).is_empty());

@@ -10,7 +10,7 @@ use actum_testkit::upstream::{Script, Turn, Upstream, Usage};
 use serde_json::{Value, json};
 
 use super::predict::demo;
-use super::run::{asked, id, item, one, project, until_it_acts};
+use super::run::{asked, id, item, live, one, project, until_it_acts};
 use super::runs::{check, until};
 use super::serve::Server;
 
@@ -44,7 +44,7 @@ fn agents() -> Program {
 fn runs(actum: &Program) -> (String, String, String) {
     let (code, good) = one(actum, item("good", "good"), &[]);
     assert_eq!(code, 0, "{good}");
-    let (code, bad) = one(actum, item("bad", "bad"), &[]);
+    let (code, bad) = one(actum, live(item("bad", "bad")), &[]);
     assert_eq!(code, 1, "{bad}");
     actum.file("made", "something else\n");
     let (code, kept) = one(actum, item("kept", "good"), &["--dry-run"]);

@@ -37,6 +37,11 @@ pub(crate) fn with(mut item: Value, field: &str, value: Value) -> Value {
     item
 }
 
+/// Returns an item whose agent sees the workspace as it is at any moment.
+pub(crate) fn live(item: Value) -> Value {
+    with(item, "view", json!("live"))
+}
+
 /// Runs items; what `run --json` shows of each, and the exit code.
 pub(crate) fn run(actum: &Program, items: Value, flags: &[&str]) -> (i32, Vec<Value>) {
     let ended = started(actum, &items, flags);

@@ -7,7 +7,7 @@ use actum_testkit::tree::read;
 use serde_json::{Value, json};
 
 use super::actum;
-use super::run::{asked, id, item, one, project, run, with};
+use super::run::{asked, id, item, live, one, project, run, with};
 
 /// Fails in its second step unless it is a later attempt; each step leaves a line.
 const UNSTEADY: &str = r#"
@@ -69,7 +69,7 @@ fn cleaning_up_leaves_what_can_be_gone_on_with() {
 #[test]
 fn another_contract_is_refused_overridden_or_forked() {
     let actum = project(&[("a", UNSTEADY)]);
-    let (_, failed) = one(&actum, item("i", "a"), &[]);
+    let (_, failed) = one(&actum, live(item("i", "a")), &[]);
     let source = id(&failed);
     let hash = failed["contract_hash"].clone();
     let refused = actum.run(&["resume", "--json", &source, "--set", "plannerTimeoutMs=5000"]);
@@ -92,7 +92,7 @@ fn another_contract_is_refused_overridden_or_forked() {
     assert_eq!(status["fork_of"], json!(source));
     let kept = asked(&actum, &["status", "--json", &source]);
     assert_eq!((&kept["contract"]["hash"], &kept["state"]), (&hash, &json!("failed")), "the source stays as it was");
-    // The stage stands on the state that was frozen then, seen through the present workspace.
+    // Its view is live, as that of its source.
     assert_eq!(ended.code, 0, "{}", ended.stdout);
     assert_eq!(lines(&actum), "one in attempt 1\ntwo in attempt 1\n");
     assert_eq!(actum.run(&["verify", &id(&forked)]).code, 0);
@@ -120,7 +120,7 @@ fn forks_of_forks_keep_what_was_done_and_pass_the_gate() {
         esac
     "#;
     let actum = project(&[("a", script)]);
-    let (_, first) = one(&actum, item("i", "a"), &[]);
+    let (_, first) = one(&actum, live(item("i", "a")), &[]);
     actum.file("may-two", "");
     let forked = |run: &str| {
         let ended = actum.run(&["resume", "--json", run, "--fork"]);
@@ -145,7 +145,7 @@ fn forks_of_forks_keep_what_was_done_and_pass_the_gate() {
 fn a_stricter_contract_is_kept_by_what_is_published_under_it() {
     // Nothing is wrong but the tests; then the contract asks for more.
     let actum = project(&[("a", "echo x > x")]);
-    let mut wanted = item("i", "a");
+    let mut wanted = live(item("i", "a"));
     wanted["validation"] = json!({"heavy": [["test", "-e", "y"]]});
     wanted["test_command"] = json!("test -e z");
     let (_, failed) = one(&actum, wanted, &["--set", "heavyValidationMode=off"]);
@@ -220,7 +220,7 @@ fn operations_that_were_thrown_away_do_not_count() {
     ]}});
     actum.file("script.json", script.to_string());
     actum.file("actum.toml", "[agents.a]\ntype = \"script\"\nscript = \"script.json\"\n");
-    let (_, failed) = one(&actum, with(item("i", "a"), "constraints", json!({"max_tool_ops": 3})), &[]);
+    let (_, failed) = one(&actum, with(live(item("i", "a")), "constraints", json!({"max_tool_ops": 3})), &[]);
     assert_eq!(failed["error_code"], "AGENT_FAILED", "{failed}");
     actum.file("ready", "");
     let ended = actum.run(&["resume", "--json", &id(&failed)]);

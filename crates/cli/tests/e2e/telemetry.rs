@@ -11,7 +11,7 @@ use actum_testkit::upstream::{Script, Turn, Upstream, Usage};
 use serde_json::{Value, json};
 
 use super::predict::{KEY, demo};
-use super::run::{item, one, project};
+use super::run::{item, live, one, project};
 use super::runs::{submit, until, worker};
 use super::serve::Server;
 use super::tools::{adapter, add, call, tool};
@@ -322,7 +322,7 @@ fn a_run_is_below_whoever_asked_for_it_over_http() {
 fn a_run_keeps_its_trace_from_worker_to_worker() {
     let collector = Collector::start(Mood::Well);
     let actum = collector.heard_by(runs::project("test -e go || sleep 60; echo $1 >> lines"));
-    actum.file("work.yaml", json!({"items": [item("first", "b")]}).to_string());
+    actum.file("work.yaml", json!({"items": [live(item("first", "b"))]}).to_string());
     let run = submit(&actum, &[]).remove(0);
     let first = worker(&actum, &[], &[]);
     until("it acts", || runs::status(&actum, &run)["progress"]["phase"] == "step");
