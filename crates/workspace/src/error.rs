@@ -82,7 +82,7 @@ impl fmt::Display for Conflict {
         }
         if !self.in_the_way.is_empty() {
             let between = if self.paths.is_empty() { "" } else { "; " };
-            write!(f, "{between}ignored files are in the way at {}", list(self.in_the_way.iter()))?;
+            write!(f, "{between}other or ignored files are in the way at {}", list(self.in_the_way.iter()))?;
         }
         Ok(())
     }

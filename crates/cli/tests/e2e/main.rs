@@ -29,6 +29,7 @@ mod evolution;
 mod examples;
 mod execution;
 mod fleet;
+mod frozen;
 mod gateway;
 mod gateway_end;
 mod gateway_protocol;

@@ -13,7 +13,7 @@ use super::actum;
 use super::workspace::{act, json, new_stage};
 
 /// Runs a command to a place and kills it there; whether the place was reached.
-fn killed_at(actum: &Program, arguments: &[&str], place: &str) -> bool {
+pub(super) fn killed_at(actum: &Program, arguments: &[&str], place: &str) -> bool {
     let mut running = actum.start(arguments, &[("ACTUM_CRASH_AT", place)]);
     let reached = running.error_line().is_some_and(|line| line.starts_with("crash point"));
     running.kill();
