@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
+use actum_contract::digest::Digest;
 use actum_sandbox::{Layers, View};
 use actum_store::blob::Folder as Blobs;
 use actum_testkit::folder::Folder;
@@ -25,6 +26,7 @@ const TREES: [(usize, usize, f64); 2] = [(10_000, 20_000, 0.4), (100_000, 10_000
 const COLD_ROUNDS: usize = 3;
 const WARM_ROUNDS: usize = 15;
 const STAGE_ROUNDS: usize = 15;
+const STAGE_CHANGED_FILES: usize = 100;
 const PUBLISH_ROUNDS: usize = 7;
 const CHANGED_FILES: usize = 10;
 
@@ -150,40 +152,51 @@ impl Tree {
         verdict("freeze ÷ git, unchanged, within a program", &ratios(&within, &theirs), bar, true);
     }
 
-    /// The copy alone, the snapshot being there: folders made, overlay mounted, a program started in it and ended.
+    /// The private copy alone, after the freeze: the layers, the overlay mounted, a program started in it and ended.
     fn stage(&self, folder: &Folder) {
         let (workspace, rules) = self.open();
         let frozen = workspace.freeze(&rules, false, 0).expect("a snapshot");
-        let mut ours = Vec::new();
-        for round in 0..STAGE_ROUNDS {
-            let id = format!("bench-{round}");
-            let (mode, freshness) = (Mode::Overlay, Freshness::Frozen);
-            let wanted = NewStage { id, mode, freshness, rules: rules.clone(), at_ms: 0 };
-            let mut stage = None;
-            ours.push(milliseconds(|| {
-                let made = Stage::new(&workspace, frozen.id, wanted, &|_, _| ()).expect("a stage");
-                let actum_workspace::View::Overlay { overlay, .. } = made.view(&workspace) else { unreachable!() };
-                let OverlayView { lowers, upper, work, at } = overlay;
-                let name = "actum-bench".to_owned();
-                let view = View::Overlay(Layers { lowers, upper, work, at, name, inner: Vec::new() });
-                let command = actum_sandbox::command(&view, Path::new(""), &["true".into()]);
-                assert!(command.and_then(|mut command| command.status()).expect("it starts").success());
-                stage = Some(made);
-            }));
-            let stage = stage.expect("it was made");
-            let still = stage.settle().expect("nobody is in it");
-            stage.drop(still).expect("it can be dropped");
+        let (mut first, mut copied) = (Vec::new(), Vec::new());
+        for _ in 0..COLD_ROUNDS {
+            fs::remove_dir_all(self.root.join(".actum/workspace/bases")).ok();
+            run("sync", &[], &self.root);
+            first.push(staged(&workspace, &rules, frozen.id));
+            // Without what Actum and git keep, which a stage does not copy either.
+            run("sync", &[], &self.root);
+            copied.push(milliseconds(|| run("sh", &["-c", "mkdir ../copy && cp -a m* ../copy"], &self.root)));
+            fs::remove_dir_all(folder.join("copy")).expect("it can be removed");
         }
-        report("stage by overlay, entered and left, ms", &ours);
-        let copy = folder.join("copy");
-        let copied = milliseconds(|| run("cp", &["-a", "tree", "copy"], folder.path()));
-        fs::remove_dir_all(&copy).expect("it can be removed");
+        report("first stage: the base is copied, ms", &first);
+        report("cp -a of the same files, ms", &copied);
+        verdict("first stage ÷ cp -a", &ratios(&first, &copied), 1.2, true);
+
+        let unchanged: Vec<_> = (0..STAGE_ROUNDS).map(|_| staged(&workspace, &rules, frozen.id)).collect();
+        report("stage of an unchanged tree, entered and left, ms", &unchanged);
+        let mut changed = Vec::new();
+        for round in 0..STAGE_ROUNDS {
+            self.change(STAGE_CHANGED_FILES, round);
+            let frozen = workspace.freeze(&rules, false, 0).expect("a snapshot");
+            changed.push(staged(&workspace, &rules, frozen.id));
+        }
+        report("stage after 100 files changed, entered and left, ms", &changed);
+        for (what, values) in [("unchanged", &unchanged), ("100 files changed", &changed)] {
+            let limits: Vec<_> = values.iter().map(|ours| ours / 30.0).collect();
+            verdict(&format!("stage, {what} ÷ 30 ms"), &limits, 1.0, true);
+        }
+        git(&["add", "-A"], &self.root);
         git(&["commit", "--quiet", "-m", "base"], &self.root);
         let worktree = milliseconds(|| git(&["worktree", "add", "--quiet", "../worktree"], &self.root));
         git(&["worktree", "remove", "--force", "../worktree"], &self.root);
-        print(&format!("  cp -a {copied:.0} ms, git worktree add {worktree:.0} ms, once each"));
-        let limits: Vec<_> = ours.iter().map(|ours| ours / 20.0).collect();
-        verdict("stage ÷ 20 ms", &limits, 1.0, true);
+        print(&format!("  git worktree add {worktree:.0} ms, once"));
+    }
+
+    /// Changes files all over the tree, as a user would between two runs.
+    fn change(&self, count: usize, round: usize) {
+        for n in 0..count {
+            let file = (n * (self.files / count) + round) % self.files;
+            let path = format!("m{}/d{}/f{:03}.rs", file / 2000, (file / 50) % 40, file % 50);
+            fs::write(self.root.join(path), format!("changed before stage {round}, file {n}\n")).expect("a file");
+        }
     }
 
     /// Ten files changed in a stage and published, against ten files changed in place and committed.
@@ -215,6 +228,27 @@ impl Tree {
         let bar = if self.files >= 100_000 { 0.5 } else { 1.0 };
         verdict("diff and publish ÷ git", &ratios(&ours, &theirs), bar, true);
     }
+}
+
+/// Makes a stage, runs a program in it, and drops it. Returns the milliseconds until the program has ended.
+fn staged(workspace: &Workspace, rules: &Rules, snapshot: Digest) -> f64 {
+    let (mode, freshness) = (Mode::Overlay, Freshness::Frozen);
+    let wanted = NewStage { id: "bench".to_owned(), mode, freshness, rules: rules.clone(), at_ms: 0 };
+    let mut stage = None;
+    let took = milliseconds(|| {
+        let made = Stage::new(workspace, snapshot, wanted, &|_, _| ()).expect("a stage");
+        let actum_workspace::View::Overlay { overlay, .. } = made.view(workspace) else { unreachable!() };
+        let OverlayView { lowers, upper, work, at } = overlay;
+        let name = "actum-bench".to_owned();
+        let view = View::Overlay(Layers { lowers, upper, work, at, name, inner: Vec::new() });
+        let command = actum_sandbox::command(&view, Path::new(""), &["true".into()]);
+        assert!(command.and_then(|mut command| command.status()).expect("it starts").success());
+        stage = Some(made);
+    });
+    let stage = stage.expect("it was made");
+    let still = stage.settle().expect("no program is in it");
+    stage.drop(still).expect("it can be dropped");
+    took
 }
 
 fn ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
