@@ -221,6 +221,63 @@ fn two_commands_at_once_agree_after_a_crash() {
     }
 }
 
+/// Starts a command and kills it at a named place, if it comes by there.
+fn command_killed_at(actum: &Program, arguments: &[&str], place: &str) {
+    let mut running = actum.start(arguments, &[("ACTUM_CRASH_AT", place)]);
+    while running.error_line().is_some_and(|line| !line.starts_with("crash point")) {}
+    running.kill();
+}
+
+/// Random commands after a crash at a random place: some are killed as well, some meet another one.
+#[test]
+fn random_commands_and_kills_end_in_agreement() {
+    const NAMES: [&str; 9] =
+        ["status", "cancel", "undo", "resume", "apply", "snapshot freeze", "snapshot gc", "recover", "store check"];
+    let with_run = |name: &'static str, run: &str| -> Vec<String> {
+        let needs_run = ["status", "cancel", "undo", "resume", "apply"].contains(&name);
+        let words = name.split(' ').chain(needs_run.then_some(run));
+        words.map(str::to_owned).collect()
+    };
+    for seed in 0..20 {
+        let mut dice = Dice::new(2_100 + seed);
+        let at = dice.pick(&PLACES);
+        let actum = sixty();
+        let before = read(actum.folder());
+        let mut case = format!("seed {seed}: {at}");
+        command_killed_at(&actum, &RUN, at);
+        let run = all_runs_without_recovery(&actum);
+        for _ in 0..3 + dice.roll(4) {
+            let (name, second, place) = (dice.pick(&NAMES), dice.pick(&NAMES), dice.pick(&PLACES));
+            let arguments = with_run(name, &run);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            match dice.roll(4) {
+                0 => {
+                    case += &format!(", {name} killed at {place}");
+                    command_killed_at(&actum, &arguments, place);
+                }
+                1 => {
+                    case += &format!(", {name} beside {second}");
+                    let others = with_run(second, &run);
+                    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+                    for running in [actum.start(&arguments, &[]), actum.start(&others, &[])] {
+                        let (code, lines, errors) = running.finish();
+                        assert!(code != 70, "{case}: {lines:?} {errors:?}");
+                    }
+                }
+                _ => {
+                    case += &format!(", {name}");
+                    let ended = actum.run(&arguments);
+                    assert!(ended.code != 70, "{case}: {}{}", ended.stdout, ended.stderr);
+                }
+            }
+        }
+        if !is_over(&actum, &run) {
+            command(&actum, &run, "worker");
+        }
+        agrees(&actum, &run, &before, &case);
+    }
+}
+
 /// The only run, read from the database: a command would recover first.
 fn all_runs_without_recovery(actum: &Program) -> String {
     let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
