@@ -15,7 +15,7 @@ pub enum Effect {
     Stage,
     /// → `Planned`.
     Plan { timeout_ms: u64 },
-    /// → `Acted`. `feedback`: what a correction has to answer. `ops_left`: tool operations until it is one too many.
+    /// → `Acted`, or `Conflicted` if finished steps no longer fit the workspace. `feedback`: what a correction has to answer. `ops_left`: tool operations until it is one too many.
     Act { act: Act, feedback: Option<Value>, left_ms: u64, ops_left: u64 },
     /// → `Checked`.
     Check { heavy: bool, left_ms: u64 },

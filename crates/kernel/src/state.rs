@@ -361,6 +361,13 @@ impl State {
                 self.published_tree.clone_from(after);
                 return vec![Event::Ended(Verdict::success(false))];
             }
+            Event::Conflicted { paths } if matches!(self.phase, Phase::Act(_)) => {
+                let message = format!(
+                    "others changed what finished steps have changed: {}; restore it and resume, or run the work item again",
+                    some(paths)
+                );
+                return vec![fail(code::PUBLISH_CONFLICT, message)];
+            }
             Event::Conflicted { paths } => {
                 let message = format!("others changed what was to be published: {}", some(paths));
                 let verdict = Verdict::ended(Status::Failure, code::PUBLISH_CONFLICT, message);
@@ -402,9 +409,13 @@ impl State {
             return;
         }
         let Phase::Over(verdict) = &self.phase else { return };
-        // What succeeded has nothing left to go on with.
-        let from_the_start = verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
         let was = self.was.take().map_or(Phase::Freeze, |was| *was);
+        // A conflict found before a step leaves the finished steps as they are: they fit once the files are restored.
+        let is_conflict_before_step =
+            verdict.code.as_deref() == Some(code::PUBLISH_CONFLICT) && matches!(was, Phase::Act(_));
+        // What succeeded has nothing left to go on with.
+        let from_the_start =
+            !is_conflict_before_step && verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
         self.spent_ms = 0;
         self.set_backs.clear();
         (self.publishing, self.capsule, self.tested) = (None, None, None);

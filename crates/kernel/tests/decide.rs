@@ -395,6 +395,26 @@ fn another_attempt_goes_on_where_it_can_and_counts_on() {
 }
 
 #[test]
+fn conflict_before_a_step_keeps_the_finished_steps() {
+    let mut planned = agreed(&[], json!({}));
+    planned.phases.plan = true;
+    let failed = End::Failed { exit_code: Some(1), message: "no".into() };
+    let world = World { steps: vec!["a", "b"], ends: vec![End::Done, failed], ..World::default() };
+    let (_, _, mut state, mut events) = play(planned.clone(), world);
+    let after_a = state.current.clone();
+    let conflicted = Event::Conflicted { paths: vec!["p".into()] };
+    for event in [Event::Begun { attempt: 2, worker: "w".into() }, conflicted] {
+        events.extend(decide(&mut state, event).events);
+    }
+    let Some(Effect::Finish(verdict)) = next(&state) else { panic!("{:?}", next(&state)) };
+    assert_eq!((verdict.code.as_deref(), verdict.kept), (Some("PUBLISH_CONFLICT"), false), "half a result is not kept");
+    events.extend(decide(&mut state, Event::Begun { attempt: 3, worker: "w".into() }).events);
+    let Some(Effect::Act { act, .. }) = next(&state) else { panic!("{:?}", next(&state)) };
+    assert_eq!((act.step.id.as_str(), state.steps_done, &state.current), ("b", 1, &after_a));
+    assert_eq!(State::fold(planned, &events), state);
+}
+
+#[test]
 fn a_run_can_be_stopped_anywhere() {
     let (_, _, _, events) = play(agreed(&[], all()), World { light: vec![1, 0], ..World::default() });
     for cut in 1..events.len() - 1 {

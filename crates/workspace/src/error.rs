@@ -70,6 +70,13 @@ pub struct Conflict {
     pub kept: Vec<String>,
 }
 
+impl Conflict {
+    /// Returns the paths that stopped the publication.
+    pub fn all_paths(&self) -> Vec<String> {
+        self.paths.iter().chain(&self.in_the_way).map(ToString::to_string).collect()
+    }
+}
+
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.paths.is_empty() {

@@ -337,6 +337,16 @@ impl Workspace {
         Ok(Snapshot::is_kept(&self.home, id) || published()?)
     }
 
+    /// Returns what would stop changes made from `base` from being published on the workspace as it is now.
+    pub fn find_conflict(&self, base: Digest, changes: &[Change], rules: &Rules) -> Result<Option<Conflict>> {
+        let batch = self.blobs.batch()?;
+        let now = self.freeze_into(&*batch, rules, false)?;
+        batch.commit()?;
+        let fit = fit(&*self.blobs, Ground::Disk(&self.root), base, changes, now.id)?;
+        let conflict = Conflict { paths: fit.conflicts, in_the_way: fit.in_the_way, kept: Vec::new() };
+        Ok(Some(conflict).filter(|found| !(found.paths.is_empty() && found.in_the_way.is_empty())))
+    }
+
     /// The one way in which a workspace is changed.
     fn change(&self, held: &Lock, wanted: Wanted, rules: &Rules, batch: Box<dyn Batch + '_>) -> Result<Publication> {
         let now = self.freeze_into(&*batch, rules, false)?;

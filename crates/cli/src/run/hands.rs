@@ -13,7 +13,7 @@ use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, V
 use actum_ledger::capsule::Capsule;
 use actum_ledger::journal::Outcome;
 use actum_workspace::{
-    Change, Freshness, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup,
+    Change, Freshness, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup, rebase,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -81,6 +81,8 @@ pub(crate) struct RunHands {
     /// The result on a workspace that has moved meanwhile, tested there, and the paths that moved.
     pub(super) merged: Option<Digest>,
     pub(super) moved: Vec<String>,
+    /// Whether the finished steps were compared with the workspace by this process.
+    is_fit_checked: bool,
     /// Why what was asked last could not be done now.
     pub(super) put_off: Option<String>,
     /// Whether that is because of this machine.
@@ -154,6 +156,7 @@ impl RunHands {
             merged: None,
             moved: Vec::new(),
             publication: None,
+            is_fit_checked: false,
             put_off: None,
             is_machines_fault: false,
             is_outcome_unknown: false,
@@ -412,6 +415,29 @@ impl RunHands {
         Ok(())
     }
 
+    /// Returns a conflict if others changed what the finished steps of a resumed run have changed: known before the agent
+    /// is paid for the next one.
+    fn conflict_of_finished_steps(&mut self, state: &State) -> Done<Option<Event>> {
+        let is_first_act = !std::mem::replace(&mut self.is_fit_checked, true);
+        let (before, current) = (Self::digest(state.before.as_ref())?, Self::digest(state.current.as_ref())?);
+        if !is_first_act || before == current || self.repeats.is_some() {
+            return Ok(None);
+        }
+        let changes = self.changes(state)?;
+        let conflict = match self.head()? {
+            Some(head) => match rebase(self.workspace.blobs(), before, &changes, head.tree, false) {
+                Ok(_) => None,
+                Err(actum_workspace::Error::Conflict(conflict)) => Some(conflict),
+                Err(e) => return Err(e.into()),
+            },
+            None => {
+                self.recover()?;
+                self.workspace.find_conflict(before, &changes, &self.rules)?
+            }
+        };
+        Ok(conflict.map(|conflict| Event::Conflicted { paths: conflict.all_paths() }))
+    }
+
     fn publish(&mut self, state: &State, desk: &dyn Desk) -> Done<Event> {
         if self.repeats.is_some() {
             return Ok(Event::Published { publication: "none".into(), drift: Vec::new(), after: None });
@@ -458,10 +484,7 @@ impl RunHands {
                 }
                 Ok(event)
             }
-            Err(actum_workspace::Error::Conflict(conflict)) => {
-                let paths = conflict.paths.iter().chain(&conflict.in_the_way).map(ToString::to_string).collect();
-                Ok(Event::Conflicted { paths })
-            }
+            Err(actum_workspace::Error::Conflict(conflict)) => Ok(Event::Conflicted { paths: conflict.all_paths() }),
             Err(e) => self.after_failure(&lock, &id, e),
         }
     }
@@ -548,9 +571,11 @@ impl Hands for RunHands {
                 view: Some(stage.freshness.as_str().to_owned()),
             }),
             Effect::Plan { timeout_ms } => self.plan(state, *timeout_ms, desk),
-            Effect::Act { act, feedback, left_ms, ops_left } => {
-                self.act(state, act, feedback.as_ref(), *left_ms, *ops_left, desk)
-            }
+            Effect::Act { act, feedback, left_ms, ops_left } => match self.conflict_of_finished_steps(state) {
+                Ok(None) => self.act(state, act, feedback.as_ref(), *left_ms, *ops_left, desk),
+                Ok(Some(event)) => Ok(event),
+                Err(failure) => Err(failure),
+            },
             Effect::Check { heavy, left_ms } => self.check(state, *heavy, *left_ms, desk),
             Effect::Weigh => self.weigh(state),
             Effect::Test { left_ms } => self.test(state, *left_ms, desk),

@@ -72,8 +72,7 @@ impl RunHands {
             let rebased = match rebase(self.workspace.blobs(), before, &changes, head.tree, false) {
                 Ok(rebased) => rebased,
                 Err(Error::Conflict(conflict)) => {
-                    let paths = conflict.paths.iter().chain(&conflict.in_the_way).map(ToString::to_string).collect();
-                    return Ok(Event::Conflicted { paths });
+                    return Ok(Event::Conflicted { paths: conflict.all_paths() });
                 }
                 Err(e) => return Err(e.into()),
             };

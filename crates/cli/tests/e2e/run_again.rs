@@ -54,6 +54,24 @@ fn resume_goes_on_at_the_first_step_without_a_result() {
 }
 
 #[test]
+fn conflict_of_finished_steps_is_found_before_the_agent_is_paid_for_more() {
+    let actum = project(&[("a", UNSTEADY)]);
+    actum.file("lines.txt", "");
+    let (code, failed) = one(&actum, item("i", "a"), &[]);
+    assert_eq!(code, 1, "{failed}");
+    actum.file("lines.txt", "user\n");
+    let ended = actum.run(&["resume", "--json", &id(&failed)]);
+    assert_eq!(ended.code, 6, "{}{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.contains("PUBLISH_CONFLICT") && ended.stdout.contains("lines.txt"), "{}", ended.stdout);
+    assert_eq!(lines(&actum), "user\n");
+    // The agent has not acted in the second attempt, and the finished step is not lost by it.
+    actum.file("lines.txt", "");
+    let ended = actum.run(&["resume", "--json", &id(&failed)]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(lines(&actum), "one in attempt 1\ntwo in attempt 3\n");
+}
+
+#[test]
 fn cleaning_up_leaves_what_can_be_gone_on_with() {
     let actum = project(&[("a", UNSTEADY)]);
     let (_, failed) = one(&actum, item("i", "a"), &[]);
