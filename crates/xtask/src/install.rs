@@ -71,6 +71,11 @@ const NEEDS: &[Need] = &[
         present: || Path::new("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1").exists(),
         source: Source::System("libfaketime"),
     },
+    Need {
+        name: "strace",
+        present: || program::succeeds(Command::new("strace").arg("--version")),
+        source: Source::System("strace"),
+    },
     Need { name: "verifiers of others", present: Verifiers::are_installed, source: Source::Folder(Verifiers::install) },
     Need { name: "MCP servers of others", present: Servers::are_installed, source: Source::Folder(Servers::install) },
     Need { name: "schemathesis", present: Schemathesis::is_installed, source: Source::Folder(Schemathesis::install) },

@@ -48,6 +48,7 @@ mod pointer_explain;
 mod pointer_guard;
 mod pointer_race;
 mod predict;
+mod publish_errors;
 mod publish_kill;
 mod receipt;
 mod retention;

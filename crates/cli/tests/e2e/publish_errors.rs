@@ -1,0 +1,115 @@
+//! Errors of the file system while a result is published (D-504): everything is rolled back or completed, and the error
+//! is the file system's own. `strace` injects the errors, because no other means makes one system call of many fail.
+
+use std::fs;
+
+use actum_testkit::program::{Ended, Program, other, run as run_program};
+use actum_testkit::tree::read;
+use serde_json::json;
+
+use super::run::{id, item, project, with};
+use super::runs::status;
+
+const FILES: usize = 30;
+
+/// A project with a draft that modifies, adds and removes files. Returns the run.
+fn with_draft() -> (Program, String) {
+    let actum = project(&[("a", "for n in $(seq 20); do echo new > file-$n; done; rm gone-*; echo new > added")]);
+    for n in 1..=20 {
+        actum.file(&format!("file-{n}"), "old\n");
+    }
+    for n in 21..=FILES {
+        actum.file(&format!("gone-{n}"), "old\n");
+    }
+    let work = with(item("i", "a"), "constraints", json!({"max_files": 100}));
+    actum.file("work.json", work.to_string());
+    let draft = actum.run(&["run", "--json", "--dry-run", "--set", "maxFilesPerStep=100", "work.json"]);
+    assert_eq!(draft.code, 0, "{}{}", draft.stdout, draft.stderr);
+    let run = id(&draft.json()["runs"][0]);
+    (actum, run)
+}
+
+/// Runs a command of which some system calls fail.
+fn run_with_fault(actum: &Program, arguments: &[&str], call: &str, errno: &str, when: &str) -> Ended {
+    let mut strace = other("strace");
+    strace.args(["-f", "-qqq", "-o", "/dev/null", "-e", "signal=none", "-e"]).arg(format!("trace={call}"));
+    strace.arg("-e").arg(format!("inject={call}:error={errno}:when={when}"));
+    strace.arg(env!("CARGO_BIN_EXE_actum")).args(arguments).current_dir(actum.folder()).env_clear();
+    run_program(strace, b"")
+}
+
+fn is_new(actum: &Program) -> bool {
+    let names = |prefix: &str, range: std::ops::RangeInclusive<usize>| {
+        range.map(|n| fs::read_to_string(actum.path(&format!("{prefix}-{n}"))).unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let (files, gone, added) = (names("file", 1..=20), names("gone", 21..=FILES), actum.path("added").exists());
+    let all = |texts: &[String], text: &str| texts.iter().all(|found| found == text);
+    if all(&files, "new\n") && all(&gone, "") && added {
+        return true;
+    }
+    assert!(all(&files, "old\n") && all(&gone, "old\n") && !added, "mixed: {files:?} {gone:?} {added}");
+    false
+}
+
+/// What each error is called in messages.
+const REASONS: [(&str, &str); 4] = [
+    ("EDQUOT", "quota exceeded"),
+    ("EROFS", "read-only file system"),
+    ("ENOSPC", "no space left on device"),
+    ("EIO", "input/output error"),
+];
+
+/// Injects one kind of error into each of some calls, once (`N`) and for good (`N+`).
+fn publishing_survives(call: &str, places: &[&str]) {
+    let mut failed = 0;
+    for (n, place) in places.iter().enumerate() {
+        let (errno, reason) = REASONS[n % REASONS.len()];
+        let (actum, run) = with_draft();
+        let before = read(actum.folder());
+        let case = format!("{call} fails with {errno} at {place}");
+        let applied = run_with_fault(&actum, &["apply", "--json", &run], call, errno, place);
+        if applied.code == 0 {
+            assert!(is_new(&actum), "{case}");
+            continue;
+        }
+        failed += 1;
+        let message = applied.stderr.to_lowercase();
+        assert!(message.contains(reason), "{case}: {message}");
+        // The next command completes or rolls back what the error has left pending; then both records agree.
+        let shown = status(&actum, &run);
+        let published = is_new(&actum);
+        assert_eq!(shown["run"]["kept"], !published, "{case}: {shown}");
+        if !published {
+            assert_eq!(read(actum.folder()), before, "{case}");
+            let again = actum.run(&["apply", "--json", &run]);
+            assert_eq!(again.code, 0, "{case}: {}", again.stderr);
+        }
+        assert!(is_new(&actum), "{case}");
+        let verified = actum.run(&["ledger", "verify", "--json"]);
+        assert_eq!((verified.code, &verified.json()["valid"]), (0, &json!(true)), "{case}");
+        assert_eq!(fs::read_dir(actum.path(".actum/workspace/pending")).into_iter().flatten().count(), 0, "{case}");
+        assert_eq!(actum.run(&["undo", &run]).code, 0, "{case}");
+        assert_eq!(read(actum.folder()), before, "{case}");
+    }
+    assert!(failed > 0, "no call of {call} failed");
+}
+
+#[test]
+fn failing_renames_while_publishing_leave_no_mixed_folder() {
+    publishing_survives("renameat2", &["1", "2", "5", "16", "25", "29", "30", "31", "3+", "17+", "30+"]);
+}
+
+#[test]
+fn failing_plain_renames_while_publishing_leave_no_mixed_folder() {
+    publishing_survives("rename", &["1", "2", "3", "4", "1+", "2+", "3+"]);
+}
+
+#[test]
+fn failing_syncs_while_publishing_leave_no_mixed_folder() {
+    publishing_survives("fsync", &["1", "2", "3", "5", "8", "12", "1+", "4+"]);
+}
+
+#[test]
+fn failing_writes_of_new_contents_leave_no_mixed_folder() {
+    publishing_survives("openat", &["150", "180", "210", "240", "270"]);
+}
