@@ -75,6 +75,8 @@ pub const CHECK_FAILED: &str = "CHECK_FAILED";
 pub const PUBLISH_CONFLICT: &str = "PUBLISH_CONFLICT";
 pub const UNSAVED: &str = "UNSAVED_CHANGES";
 pub const WORKSPACE_REFUSED: &str = "WORKSPACE_REFUSED";
+pub const PROTECTED: &str = "PROTECTED_FILES";
+pub const WORKSPACE_REPLACED: &str = "WORKSPACE_REPLACED";
 pub const DISK_FULL: &str = "DISK_FULL";
 pub const CONTENT_DAMAGED: &str = "CONTENT_DAMAGED";
 pub const BLOBS_UNAVAILABLE: &str = "BLOBS_UNAVAILABLE";
@@ -176,8 +178,8 @@ pub const TABLE: &[ErrorRow] = &[
         "Restoring a snapshot would overwrite work that could not be brought back.",
         "`actum snapshot freeze` keeps it first; `--discard` goes on without asking (and still keeps a snapshot of what was there)."),
     row("A0403", WORKSPACE_REFUSED, (2, 422), "The folder cannot be used as it is",
-        "It holds a socket, a pipe or a device, a file that keeps changing while it is read, or a stage holds a hard link to a file outside; or it is a whole home folder or disk.",
-        "Ignore what has no content (`.gitignore` or `--exclude`), stop what is writing, or name a smaller folder."),
+        "It holds a socket, a pipe or a device, a file that keeps changing while it is read, or a stage holds a hard link to a file outside; or it is a whole home folder or disk, a folder of the system, or one outside the project.",
+        "Ignore what has no content (`.gitignore` or `--exclude`), stop what is writing, or name a smaller folder. `actum run --allow-workspace` allows one outside the project."),
     row("A0404", DISK_FULL, (1, 507), "There is no room left on the disk",
         "The disk, or your share of it, is full. The workspace is as it was.",
         "Make room: `actum snapshot gc --max-bytes SIZE` gives up old snapshots, `actum stage list` shows stages that can be dropped."),
@@ -199,6 +201,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0410", BLOBS_REFUSED, (2, 500), "The object store says no",
         "The keys are wrong or may not do this, there is no such bucket or container, the region is another one, or a folder is not writable. Asking again would change nothing.",
         "Check `[blobs]` of actum.toml, `ACTUM_BLOBS` and the variables with the keys; then `actum doctor`."),
+    row("A0411", WORKSPACE_REPLACED, (6, 409), "The folder is not the one that the run was submitted for",
+        "Since the run was submitted, its workspace or a folder above it has become a link or another folder. Following it could lead out of the project, so nothing was read or written there.",
+        "Look at what stands there now. If it is meant, submit the work again: the folder is then taken as it is."),
     row("A0501", SANDBOX_UNAVAILABLE, (1, 503), "There is no sandbox, or not all of it",
         "This machine does not let Actum build the cell, or a limit that was asked for cannot be enforced here. Nothing was run.",
         "`actum doctor` says what is missing and how to get it. A wall that may be missing is named in `[sandbox] weaker` of actum.toml."),
@@ -214,6 +219,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A0505", EXECUTION_INTERRUPTED, (1, 500), "An execution was ended from outside",
         "Somebody killed the cell or Actum while the program ran. What it had put out is kept; what it had changed stays changed.",
         "`actum logs ID` shows what it had put out. Look at the folders it may write to, and run it again."),
+    row("A0506", PROTECTED, (3, 403), "Programs obey some of the files",
+        "The result changes files that Actum, git, an editor, a shell, an agent or CI obeys. They are published only after a person has seen their diff: those of Actum at the keyboard, others also by an approval.",
+        "`actum apply ID --protected` shows the diff and asks. Over a server, `apply` leaves a request that an approver answers."),
     row("A0601", RUN_STATE, (6, 409), "The run is not in a state for that",
         "A run that is running cannot be resumed or forked, one that is over cannot be cancelled, and one that was cancelled is over for good; or somebody else changed it just now.",
         "`actum status RUN` shows where it stands. `actum resume RUN --fork` starts a new run from one that is over."),
@@ -296,6 +304,8 @@ mod tests {
             PUBLISH_CONFLICT,
             UNSAVED,
             WORKSPACE_REFUSED,
+            WORKSPACE_REPLACED,
+            PROTECTED,
             DISK_FULL,
             CONTENT_DAMAGED,
             BLOBS_REFUSED,

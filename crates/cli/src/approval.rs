@@ -24,7 +24,7 @@ pub(crate) const MINUTES: i64 = 60;
 const ID_CHARACTERS_MIN: usize = 8;
 
 /// A call of which more would have to be shown is shown by its beginning.
-const SHOWN_BYTES_MAX: usize = 4 << 10;
+const SHOWN_BYTES_MAX: usize = 256 << 10;
 
 const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
 
@@ -84,6 +84,23 @@ fn is_past(value: &Value, now: Timestamp) -> bool {
     value["expires_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok()).is_none_or(|until| until < now)
 }
 
+/// Takes an agreement, if there is one.
+pub(crate) fn taken(home: &Path, request: &Request<'_>) -> Result<Option<String>, Failure> {
+    let (now, binding) = (Timestamp::now(), request.binding()?);
+    let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
+    for (path, value) in all(home, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
+        let id = value["id"].as_str().unwrap_or_default().to_owned();
+        if value["single_use"] == false {
+            return Ok(Some(id));
+        }
+        // Whoever moves it away has it; everybody else finds it gone.
+        if fs::rename(&path, folder(home, "used")?.join(format!("{id}.json"))).is_ok() {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
 /// Takes an agreement, if there is one; else leaves a request and says so. The id of the agreement.
 pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure> {
     // Of this machine those decide whose it is: the approvers of another tenant are not asked.
@@ -103,15 +120,8 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
         let _ = fs::remove_file(path);
     }
     let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
-    for (path, value) in all(home, "approved")?.into_iter().filter(|(_, value)| is_ours(value)) {
-        let id = value["id"].as_str().unwrap_or_default().to_owned();
-        if value["single_use"] == false {
-            return Ok(id);
-        }
-        // Whoever moves it away has it; everybody else finds it gone.
-        if fs::rename(&path, folder(home, "used")?.join(format!("{id}.json"))).is_ok() {
-            return Ok(id);
-        }
+    if let Some(id) = taken(home, request)? {
+        return Ok(id);
     }
     if let Some((_, value)) = all(home, "denied")?.into_iter().find(|(_, value)| is_ours(value)) {
         let message = format!("{} asked for {}, and a person said no", request.tool, request.wants.join(" and "));

@@ -28,6 +28,8 @@ pub(crate) struct Config {
     pub providers: Vec<Provider>,
     pub prices: Prices,
     pub retention: Retention,
+    /// Other files that it names and that are read with it.
+    pub files: Vec<PathBuf>,
 }
 
 /// An agent, and to whom else it is offered. That is the project's to say at each submission, and no part of what a run is
@@ -154,6 +156,8 @@ fn without_secrets(mut failure: Failure) -> Failure {
 struct Reader {
     /// Where scripts of agents are looked for.
     root: PathBuf,
+    /// Files that were read with it.
+    files: Vec<PathBuf>,
     /// The key, for its place, and what is wrong.
     flaws: Vec<(String, String)>,
 }
@@ -205,6 +209,7 @@ impl Reader {
                 }
             }
         }
+        config.files = std::mem::take(&mut self.files);
         config
     }
 
@@ -248,6 +253,9 @@ impl Reader {
                 continue;
             }
             let mut entry = entry.clone();
+            if let Some(script) = entry.get("script").and_then(Value::as_str) {
+                self.files.push(PathBuf::from(script));
+            }
             let offered = entry.as_object_mut().and_then(|fields| fields.remove(TENANTS));
             let tenants = offered.map(|value| self.tenants(&value, &format!("agents.{id}."))).unwrap_or_default();
             match Agent::read(&entry, &format!("agents.{id}"), &load) {

@@ -173,6 +173,8 @@ impl From<actum_workspace::Error> for Failure {
                     failure.hint("move what is in the way elsewhere, and try again")
                 }
             }
+            Error::NotOwnFolder(_) | Error::Replaced(_) => Self::new(error::WORKSPACE_REPLACED, message)
+                .hint("submit the work again if the folder is meant as it is now"),
             Error::Interrupted => {
                 Self::new(error::WORKSPACE_REFUSED, message).hint("run the command again: it mends that")
             }

@@ -5,11 +5,18 @@
 //! no longer what they were, are taken away afterwards and put aside.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
+use actum_contract::blob::Blobs;
+use actum_contract::digest::Digest;
 use actum_sandbox::Access;
+use actum_workspace::{Kind, TreePath, lookup};
+
+use crate::failure::Failure;
 
 /// In a repository's own folder: what makes git run something or look elsewhere.
 const IN_GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir", "modules", "worktrees"];
@@ -98,9 +105,26 @@ pub(crate) fn is_obeyed(path: &Path) -> bool {
     false
 }
 
-/// Names under which other programs look for what they obey, in any folder.
-pub(crate) fn obeyed_names() -> impl Iterator<Item = &'static str> {
-    ANYWHERE.iter().copied().chain([".github"])
+/// Whether Actum itself obeys a file of a workspace, whatever project it is taken for.
+pub(crate) fn is_own(path: &Path) -> bool {
+    path.iter().any(|part| is(part, &["actum.toml", ".actum"]))
+}
+
+/// What links at the top of a workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`.
+pub(crate) fn behind_links(blobs: &dyn Blobs, tree: Digest) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    for name in ANYWHERE.iter().copied().chain([".github"]) {
+        let Some(path) = TreePath::new(name.as_bytes()) else { continue };
+        if let Some(node) = lookup(blobs, tree, &path)?.filter(|node| node.kind == Kind::Symlink) {
+            let target = PathBuf::from(OsString::from_vec(blobs.read(node.digest)?));
+            // What leads out of the workspace cannot be changed from within.
+            let plain: PathBuf = target.components().filter(|part| *part != Component::CurDir).collect();
+            if plain.components().all(|part| matches!(part, Component::Normal(_))) {
+                found.push(if name == ".github" { plain.join("workflows") } else { plain });
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Why a path may not be written to as such: it, or a folder it lies in, is obeyed by others.

@@ -10,7 +10,7 @@ use actum_api::error;
 use actum_engine::{Done, Engine, Settings, Watch, events_of};
 use actum_kernel::{Event, State, Verdict};
 use actum_ledger::run::{Run, RunState};
-use actum_workspace::{Cause, Lock, LockHolder, PendingPublication, Publication, Workspace, pending};
+use actum_workspace::{Cause, Lock, LockHolder, OpenFolder, PendingPublication, Publication, Workspace, pending};
 use serde_json::{Value, json};
 
 use crate::args::{Command, Global};
@@ -138,7 +138,7 @@ fn recover_one(
         actum_workspace::forget_marker(&home, &marker.id)?;
         return Ok((true, None));
     }
-    let opened = Opened { workspace: Workspace::open(&marker.folder, &home, blobs.clone())?, blobs };
+    let opened = Opened { workspace: Workspace::at(OpenFolder::anchor(&marker.folder)?, &home, blobs.clone())?, blobs };
     let lock = match lock_within(&opened.workspace, patience)? {
         Ok(lock) => lock,
         Err(holder) => {

@@ -153,6 +153,12 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
 }
 
+/// The same for text of several lines.
+pub(crate) fn clean_text(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(clean).collect::<Vec<_>>().join("\t");
+    text.split('\n').map(|one| line(one.strip_suffix('\r').unwrap_or(one))).collect::<Vec<_>>().join("\n")
+}
+
 /// A number with its noun.
 pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })

@@ -14,8 +14,8 @@ use actum_ledger::journal::Outcome;
 use actum_sandbox::{InnerMount, Layers};
 use actum_store::blob::Folder as Blobs;
 use actum_workspace::{
-    Cause, Change, FileView, Lock, Node, OverlayView, Publication, Rules, Stage, TreePath, Verb, View, Workspace,
-    deltas,
+    Cause, Change, FileView, Lock, Node, OpenFolder, OverlayView, Publication, Rules, Stage, TreePath, Verb, View,
+    Workspace, deltas,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -56,9 +56,9 @@ pub(crate) fn new_id() -> String {
 }
 
 /// Opens a workspace and carries what a dead process has left there to its end.
-pub(crate) fn open(project: &Project, folder: &Path, out: &Out) -> Result<Opened, Failure> {
+pub(crate) fn open(project: &Project, folder: OpenFolder, out: &Out) -> Result<Opened, Failure> {
     let blobs = project.blobs()?;
-    let opened = Opened { workspace: Workspace::open(folder, &project.folder()?, blobs.clone())?, blobs };
+    let opened = Opened { workspace: Workspace::at(folder, &project.folder()?, blobs.clone())?, blobs };
     if opened.workspace.is_interrupted()? {
         lock(project, &opened, out)?;
     }

@@ -12,6 +12,7 @@ pub mod change;
 pub mod crash;
 pub mod digest;
 pub mod execution;
+pub mod folder;
 pub mod id;
 pub mod limit;
 pub mod metadata;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use actum_contract::agent::Agent;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
+use actum_contract::folder::FolderId;
 use actum_contract::metadata::{self, ContractError, Stored};
 use actum_contract::work::WorkItem;
 use actum_contract::{Contract, ExecutionConfig, Layers, Partial, resolve};
@@ -27,6 +28,10 @@ pub struct Agreement {
     pub agent: Agent,
     /// Absolute, on the machine that the run's place names; of a shared workspace, where its stages are to be seen.
     pub workspace: PathBuf,
+    /// Which folder that was at submission. None if it is the project's own folder, which is not looked up by a name that a
+    /// run could change, and in runs of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<FolderId>,
     /// The name of the workspace, if it is a shared one: then there is no such folder anywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
@@ -321,6 +326,7 @@ mod tests {
             work_item: actum_contract::work::read_item(&item).unwrap(),
             agent,
             workspace: "/w".into(),
+            folder: None,
             shared: None,
             draft: false,
             lineage: Lineage { depends_on: Vec::new(), snapshot_at: String::new(), snapshot: None },
@@ -330,7 +336,9 @@ mod tests {
             submitted_by: None,
         };
         let text = serde_json::to_string(&old).unwrap();
-        assert!(!text.contains("submittedBy"));
+        assert!(!text.contains("submittedBy") && !text.contains("folder"));
+        let folder = Some(FolderId { device: 1, inode: u64::MAX });
+        assert_ne!(Agreement { folder, ..old.clone() }.digest(), old.digest());
         let read: Agreement = serde_json::from_str(&text).unwrap();
         assert!(read == old && !read.is_served());
         let by = |token: Option<&str>| Agreement {

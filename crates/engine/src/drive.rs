@@ -57,6 +57,22 @@ pub enum NoHands {
     /// This machine cannot; another one may.
     Machine(String),
     Never(String),
+    /// What the run was agreed on is not there any more; `code` says what.
+    Refused {
+        code: &'static str,
+        message: String,
+    },
+}
+
+impl NoHands {
+    fn into_fault(self) -> Event {
+        match self {
+            Self::PutOff(message) | Self::Machine(message) | Self::Never(message) => {
+                Event::Faulted { code: "WORKSPACE_UNAVAILABLE".into(), message, retryable: true }
+            }
+            Self::Refused { code, message } => Event::Faulted { code: code.into(), message, retryable: false },
+        }
+    }
 }
 
 /// Makes hands for runs.
@@ -195,13 +211,16 @@ impl Driver<'_> {
                 return self.set_back(run, &mut state, pen, &why);
             }
             // It may have published already: then it ends only by what became of that.
-            Err(NoHands::PutOff(why) | NoHands::Machine(why) | NoHands::Never(why))
-                if state.publishing.is_some() && run.epoch < EPOCHS_MAX =>
-            {
+            Err(
+                NoHands::PutOff(why)
+                | NoHands::Machine(why)
+                | NoHands::Never(why)
+                | NoHands::Refused { message: why, .. },
+            ) if state.publishing.is_some() && run.epoch < EPOCHS_MAX => {
                 return self.put_off(run, pen, &why);
             }
-            Err(NoHands::PutOff(message) | NoHands::Machine(message) | NoHands::Never(message)) => {
-                let fault = Event::Faulted { code: "WORKSPACE_UNAVAILABLE".into(), message, retryable: true };
+            Err(why) => {
+                let fault = why.into_fault();
                 let decision = decide(&mut state, fault);
                 let verdict = verdict_of(&state);
                 let outcome = outcome_without_receipt(&verdict, &state);

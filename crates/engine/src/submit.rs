@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use actum_contract::Contract;
 use actum_contract::agent::Agent;
 use actum_contract::digest::Digest;
+use actum_contract::folder::FolderId;
 use actum_contract::id::Tenant;
 use actum_contract::work::{Publish, WorkItem};
 use actum_ledger::journal::JournalError;
@@ -23,6 +24,8 @@ pub struct Wanted {
     pub tenant: Tenant,
     pub place: String,
     pub workspace: PathBuf,
+    /// Which folder that is, if it is not the project's own.
+    pub folder: Option<FolderId>,
     /// The name of a shared workspace.
     pub shared: Option<String>,
     /// The workspace as it is now.
@@ -55,7 +58,7 @@ pub enum SubmitError {
 }
 
 pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError> {
-    let Wanted { tenant, place, workspace, shared, tree, contract, items, draft, by, trace, once } = wanted;
+    let Wanted { tenant, place, workspace, folder, shared, tree, contract, items, draft, by, trace, once } = wanted;
     let now = waiter.checked_time(&tenant)?;
     let order: Vec<String> = items.iter().map(|(item, _)| item.id.clone()).collect();
     let (submission, before) = match once {
@@ -114,6 +117,7 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
             work_item: item,
             agent,
             workspace: workspace.clone(),
+            folder,
             shared: shared.clone(),
             draft,
             lineage,

@@ -31,7 +31,7 @@ pub enum Event {
         view: Option<String>,
     },
     Planned(Plan),
-    Acted(Acted),
+    Acted(Box<Acted>),
     Checked(Checked),
     /// The capsule, and the earlier run that was admitted with the same.
     Weighed {
@@ -246,6 +246,12 @@ pub struct Totals {
     /// Files obeyed by other programs that were changed without being declared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub protected: Vec<String>,
+    /// Files obeyed by other programs that were changed and are declared. Not the run publishes them, but a person.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub obeyed: Vec<String>,
+    /// Links that lead out of the workspace since the run began, and are not declared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<String>,
     /// Environment files that were changed, also if they are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_files: Vec<String>,

@@ -9,6 +9,7 @@ pub mod code {
     pub const ADMISSION_DENIED: &str = "ADMISSION_DENIED";
     pub const DUPLICATE_CAPSULE: &str = "DUPLICATE_CAPSULE";
     pub const PROTECTED_FILE: &str = "PROTECTED_FILE";
+    pub const LINK_LEAVES: &str = "LINK_LEAVES_WORKSPACE";
     pub const TIMEOUT: &str = "TIMEOUT";
     pub const AGENT_FAILED: &str = "AGENT_FAILED";
     pub const PLAN_EMPTY: &str = "PLAN_EMPTY";

@@ -126,6 +126,8 @@ pub struct State {
     accepted: Option<String>,
     /// Files and deltas in it.
     accepted_counts: (u64, u64),
+    /// Files of the accepted state that only a person may publish.
+    obeyed: Vec<String>,
     pub ops: Vec<ToolOp>,
     /// Those of acts that count; what came after them was thrown away.
     ops_kept: usize,
@@ -163,12 +165,13 @@ pub struct State {
 }
 
 /// Ends after which another attempt begins from the start: what was done is of no use, or stands on the wrong ground.
-const FROM_THE_START: [&str; 7] = [
+const FROM_THE_START: [&str; 8] = [
     code::PUBLISH_CONFLICT,
     code::COHERENCE_BLOCKED,
     code::ADMISSION_DENIED,
     code::DUPLICATE_CAPSULE,
     code::PROTECTED_FILE,
+    code::LINK_LEAVES,
     code::OUTPUT_MISSING,
     code::DEPENDENCY_FAILED,
 ];
@@ -193,6 +196,7 @@ impl State {
             current: None,
             accepted: None,
             accepted_counts: (0, 0),
+            obeyed: Vec::new(),
             ops: Vec::new(),
             ops_kept: 0,
             answers: Vec::new(),
@@ -520,6 +524,11 @@ impl State {
             let why = format!("{path} is obeyed by other programs, and is not declared in output_files");
             return vec![deny(code::PROTECTED_FILE, why)];
         }
+        if !acted.totals.leaving.is_empty() {
+            let links = some(&acted.totals.leaving);
+            let why = format!("links that lead out of the workspace are not declared in links: {links}");
+            return vec![deny(code::LINK_LEAVES, why)];
+        }
         if let Err(reason) = admit(self.weight(), constraints) {
             return vec![deny(code::ADMISSION_DENIED, reason)];
         }
@@ -539,6 +548,7 @@ impl State {
         }
         self.accepted.clone_from(&self.current);
         self.accepted_counts = (self.files, self.deltas);
+        self.obeyed.clone_from(&acted.totals.obeyed);
         (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
         self.light_or_after();
         follows
@@ -668,6 +678,11 @@ impl State {
     fn publish_or_keep(&mut self) -> Vec<Event> {
         if self.agreed.draft {
             return vec![Event::Ended(Verdict::success(true))];
+        }
+        if !self.obeyed.is_empty() {
+            let why = format!("other programs obey {}: a person has to publish the result", some(&self.obeyed));
+            let verdict = Verdict::ended(Status::Denied, code::PROTECTED_FILE, why);
+            return vec![Event::Ended(Verdict { kept: true, ..verdict })];
         }
         self.phase = Phase::Publish;
         Vec::new()

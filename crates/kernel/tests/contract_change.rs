@@ -136,7 +136,7 @@ impl World {
                 }
                 let failed = End::Failed { exit_code: Some(1), message: "no".into() };
                 let changed = if luck == Luck::TooManyFiles { 2 } else { 1 };
-                Event::Acted(Acted {
+                Event::Acted(Box::new(Acted {
                     act: act.clone(),
                     end: if luck == Luck::AgentFails { failed } else { End::Done },
                     state: tree(&done),
@@ -152,7 +152,7 @@ impl World {
                     ops: Vec::new(),
                     took_ms: 1,
                     answers: None,
-                })
+                }))
             }
             Effect::Check { heavy, .. } => {
                 let (kind, check) = (if *heavy { Kind::Build } else { Kind::Content }, "c".to_owned());

@@ -98,7 +98,7 @@ impl World {
             }),
             Effect::Act { act, .. } => {
                 *said += 1;
-                Event::Acted(Acted {
+                Event::Acted(Box::new(Acted {
                     act: act.clone(),
                     end: shift(&mut self.ends),
                     state: format!("t{said}"),
@@ -107,7 +107,7 @@ impl World {
                     ops: (0..self.ops).map(|_| op()).collect(),
                     took_ms: 1,
                     answers: None,
-                })
+                }))
             }
             Effect::Check { heavy, .. } => {
                 let failures = self.failures(*heavy, said);

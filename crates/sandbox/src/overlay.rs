@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -180,7 +181,13 @@ fn by_descriptor(file: &impl AsRawFd) -> String {
 
 impl<'a> OpenedMount<'a> {
     fn of_overlay(layers: &'a Layers) -> Result<Self, MountError> {
-        let open = |path: &Path| File::open(path).map_err(|e| MountError::Layer(path.display().to_string(), e));
+        // By the time they are opened, their paths may lead through a link.
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |path: &Path| {
+            let opened = openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve);
+            opened.map(File::from).map_err(|e| MountError::Layer(path.display().to_string(), e.into()))
+        };
         let inner = layers.inner.iter().map(|inner| match inner {
             InnerMount::Overlay(layers) => Self::of_overlay(layers),
             InnerMount::File { from, at } => {

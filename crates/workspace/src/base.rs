@@ -27,7 +27,7 @@ use actum_contract::digest::Digest;
 use rayon::prelude::*;
 use rustix::fs::{Mode, fchmod, mkdirat, openat, symlinkat};
 
-use crate::beneath::{FOLDER, NEW, Root};
+use crate::beneath::{FOLDER, NEW, OpenFolder};
 use crate::change::Change;
 use crate::crash;
 use crate::error::{Error, Result, at, within};
@@ -226,7 +226,7 @@ impl Bases<'_> {
         let path = self.record_path();
         fs::remove_file(&path).map_err(at("remove", &path))?;
         crash::point("base.unrecorded");
-        let root = Root::open(&self.folder.join(base.name()))?;
+        let root = OpenFolder::open(&self.folder.join(base.name()))?;
         let writer = self.writer(&root, base.tree, tree, false);
         writer.apply(changes)?;
         crash::point("base.updated");
@@ -234,7 +234,7 @@ impl Bases<'_> {
         BaseRecord { tree, files: totals.0, bytes: totals.1, ..base }.save(&path)
     }
 
-    fn writer<'w>(&'w self, root: &'w Root, base: Digest, to: Digest, is_overlay: bool) -> LayerWriter<'w> {
+    fn writer<'w>(&'w self, root: &'w OpenFolder, base: Digest, to: Digest, is_overlay: bool) -> LayerWriter<'w> {
         LayerWriter { root, blobs: self.workspace.blobs(), base, to, is_overlay, index: self.index.as_ref() }
     }
 
@@ -248,7 +248,7 @@ impl Bases<'_> {
         let name = format!("{}-{}", base.number, &tree.to_hex()[..32]);
         self.build(&name, |folder| {
             fs::create_dir(folder).map_err(at("make", folder))?;
-            let root = Root::open(folder)?;
+            let root = OpenFolder::open(folder)?;
             self.writer(&root, base.tree, tree, true).apply(changes)
         })?;
         Ok(name)

@@ -5,14 +5,16 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_contract::digest::{Blake3, Digest};
+use actum_contract::folder::FolderId;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, fsync, mkdirat, openat, readlinkat, statat, syncfs};
 use rustix::io::Errno;
 
-use crate::error::{Result, at, within};
+use crate::error::{Error, HANDLES, Result, at, within};
 use crate::path::TreePath;
 use crate::tree::{Kind, Node};
 
@@ -29,9 +31,9 @@ const PIECE_BYTES: usize = 1 << 18;
 /// Beyond this many folders or files one sync of the whole file system is cheaper than one for each.
 const SYNCS_MAX: usize = 32;
 
-/// A folder that is held open.
+/// A folder that is held open: whatever its path names later, this stays the folder that was opened.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub struct OpenFolder {
     fd: OwnedFd,
     path: PathBuf,
 }
@@ -56,14 +58,57 @@ impl Present {
     }
 }
 
-impl Root {
+impl OpenFolder {
+    /// Opens a folder that is not a link itself. Links above it are followed.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let fd = openat(rustix::fs::CWD, path, FOLDER, Mode::empty()).map_err(at("open", path))?;
         Ok(Self { fd, path: path.to_owned() })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Opens a folder by its absolute path. Fails if anything on the way is a link or not a folder.
+    pub fn anchor(path: &Path) -> Result<Self> {
+        let inner = path.strip_prefix("/").ok().and_then(|inner| TreePath::new(inner.as_os_str().as_bytes()));
+        let inner = match inner {
+            Some(inner) => inner,
+            None if path == Path::new("/") => TreePath::ROOT,
+            None => return Err(Error::Refused(format!("{} is not an absolute path without \"..\"", path.display()))),
+        };
+        Self::open(Path::new("/"))?.beneath(&inner)
+    }
+
+    /// Opens a folder in this one. Fails if anything on the way is a link or not a folder.
+    pub fn beneath(&self, inner: &TreePath) -> Result<Self> {
+        let path = self.path.join(inner.as_path());
+        match self.folder(inner) {
+            Ok(fd) => Ok(Self { fd, path }),
+            Err(e) if is_link_or_file(&e) => Err(Error::NotOwnFolder(path)),
+            Err(e) => Err(at("open", &path)(e)),
+        }
+    }
+
+    /// Returns the identity of the folder.
+    pub fn id(&self) -> Result<FolderId> {
+        let stat = rustix::fs::fstat(&self.fd).map_err(at("look at", &self.path))?;
+        Ok(FolderId { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Fails if the folder is another one than was agreed on.
+    pub fn expect(self, agreed: Option<FolderId>) -> Result<Self> {
+        match agreed {
+            Some(agreed) if self.id()? != agreed => Err(Error::Replaced(self.path)),
+            _ => Ok(self),
+        }
+    }
+
+    /// Returns the path by which the folder was opened: a name for messages and records.
+    pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns a path that leads to the open folder itself, also if its name leads elsewhere by now.
+    pub(crate) fn handle(&self) -> PathBuf {
+        // The dot makes the handle a step on the way, which may be a link even where the last one may not.
+        PathBuf::from(format!("{HANDLES}{}/.", self.fd.as_raw_fd()))
     }
 
     /// The folder at a path; an error if anything on the way is no folder.
@@ -163,6 +208,11 @@ pub(crate) fn names(folder: impl AsFd) -> io::Result<Vec<(CString, FileType)>> {
         }
     }
     Ok(names)
+}
+
+fn is_link_or_file(e: &io::Error) -> bool {
+    let code = e.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOTDIR | Errno::LOOP))
 }
 
 pub(crate) fn is_no_way(e: &io::Error) -> bool {

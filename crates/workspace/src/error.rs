@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use actum_contract::blob::BlobError;
 use actum_contract::digest::Digest;
@@ -54,6 +54,11 @@ pub enum Error {
     Applied(String),
     #[error("{0}")]
     Refused(String),
+    /// Following it could lead out of the project.
+    #[error("{} is a link or not a folder, or lies behind one", .0.display())]
+    NotOwnFolder(PathBuf),
+    #[error("{} is not the folder that it was when the run was submitted", .0.display())]
+    Replaced(PathBuf),
     #[error("bad pattern {pattern:?}: {why}")]
     Pattern { pattern: String, why: String },
     #[error("this machine cannot stage by {mode}: {why}")]
@@ -120,6 +125,11 @@ impl Error {
         }
     }
 
+    /// What was to be opened is not there.
+    pub fn is_not_found(&self) -> bool {
+        self.errno() == Some(rustix::io::Errno::NOENT.raw_os_error())
+    }
+
     /// The machine has no more open files or memory for us.
     pub fn is_exhausted(&self) -> bool {
         use rustix::io::Errno;
@@ -148,8 +158,22 @@ impl Error {
 
 /// An error while `doing` something to a path of the machine.
 pub(crate) fn at<E: Into<io::Error>>(doing: &'static str, place: &Path) -> impl FnOnce(E) -> Error + use<E> {
-    let place = place.display().to_string();
+    let place = named(place).display().to_string();
     move |source| Error::Io { doing, place, source: source.into() }
+}
+
+/// Where the kernel lists the descriptors of this process.
+pub(crate) const HANDLES: &str = "/proc/self/fd/";
+
+/// Returns the name of a path that begins with a descriptor of this process.
+pub(crate) fn named(path: &Path) -> PathBuf {
+    let Ok(inner) = path.strip_prefix(HANDLES) else { return path.to_owned() };
+    let mut names = inner.components();
+    let handle = names.next().map(|fd| Path::new(HANDLES).join(fd));
+    match handle.and_then(|handle| std::fs::read_link(handle).ok()) {
+        Some(folder) => folder.join(names.as_path()),
+        None => path.to_owned(),
+    }
 }
 
 /// An error while `doing` something to a path of a tree.

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 
-use crate::beneath::{Present, Root};
+use crate::beneath::{OpenFolder, Present};
 use crate::change::Change;
 use crate::error::{Conflict, Error, Result};
 use crate::path::TreePath;
@@ -45,7 +45,7 @@ pub fn rebase(blobs: &dyn Blobs, base: Digest, changes: &[Change], now: Digest, 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ground<'a> {
     /// A folder, where also what no snapshot knows may stand.
-    Disk(&'a Root),
+    Disk(&'a OpenFolder),
     Tree(Digest),
 }
 

@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::beneath::{FILE, FOLDER, NEW, Root, names};
+use crate::beneath::{FILE, FOLDER, NEW, OpenFolder, names};
 use crate::error::{Error, Result, at, within};
 use crate::index::Stamp;
 use crate::path::TreePath;
@@ -49,7 +49,7 @@ pub(crate) struct IgnoredEntries {
 impl IgnoredEntries {
     /// Decides for each path how it is shown. `known_large` are folders that were too large the last time; they are not
     /// looked into again.
-    pub(crate) fn scan(root: &Root, left_out: &[TreePath], known_large: &HashSet<TreePath>) -> Result<Self> {
+    pub(crate) fn scan(root: &OpenFolder, left_out: &[TreePath], known_large: &HashSet<TreePath>) -> Result<Self> {
         let mut found = Self::default();
         for path in left_out {
             let parent = match root.parent(path) {
@@ -135,13 +135,13 @@ impl IgnoredEntries {
 
     /// Writes the layer into the new folder `to`. Files of `older` that have not changed are linked, not copied: no layer
     /// is written to once it has its name.
-    pub(crate) fn write_layer(&self, live: &Root, to: &Path, older: Option<(&Path, &ExtraRecord)>) -> Result<()> {
+    pub(crate) fn write_layer(&self, live: &OpenFolder, to: &Path, older: Option<(&Path, &ExtraRecord)>) -> Result<()> {
         std::fs::create_dir(to).map_err(at("make", to))?;
         let older = match older {
-            Some((path, record)) => Root::open(path).ok().map(|root| (root, &record.copies)),
+            Some((path, record)) => OpenFolder::open(path).ok().map(|root| (root, &record.copies)),
             None => None,
         };
-        let mut layer = ExtraLayer { live, root: Root::open(to)?, made: HashSet::new() };
+        let mut layer = ExtraLayer { live, root: OpenFolder::open(to)?, made: HashSet::new() };
         for (path, stamp) in &self.copies {
             if stamp.file_type() == FileType::Directory {
                 layer.make_folder(path)?;
@@ -223,8 +223,8 @@ fn open_folder(parent: &OwnedFd, name: &[u8], path: &TreePath) -> Result<Option<
 
 /// The layer while it is written.
 struct ExtraLayer<'a> {
-    live: &'a Root,
-    root: Root,
+    live: &'a OpenFolder,
+    root: OpenFolder,
     made: HashSet<TreePath>,
 }
 
@@ -253,7 +253,7 @@ impl ExtraLayer<'_> {
     }
 
     /// Returns whether the file of an older layer could be linked.
-    fn link(&mut self, older: &Root, path: &TreePath) -> Result<bool> {
+    fn link(&mut self, older: &OpenFolder, path: &TreePath) -> Result<bool> {
         self.make_parent(path)?;
         let Ok((from, name)) = older.parent(path) else { return Ok(false) };
         let (to, _) = self.root.parent(path).map_err(within("open the folder of", path))?;

@@ -5,12 +5,13 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use actum_contract::folder::FolderId;
 use serde::{Deserialize, Serialize};
 
-use crate::beneath::Root;
+use crate::beneath::OpenFolder;
 use crate::error::{Conflict, Error, Result};
 use crate::path::TreePath;
 use crate::transaction::{self, Outcome, folder_of};
@@ -35,6 +36,8 @@ pub trait PublishProcess {
 pub struct PublishRequest {
     /// The folder of the workspace, as bytes: a path need not be text.
     root: Vec<u8>,
+    /// Which folder that was when the publication began.
+    folder: FolderId,
     id: String,
 }
 
@@ -56,13 +59,17 @@ pub fn install_publisher(publisher: Box<dyn Publisher>) {
 /// The work of such a process. Nothing if the publication was never committed.
 pub fn finish_publication(request: &PublishRequest) -> PublishReport {
     let root = PathBuf::from(bytes_to_os(&request.root));
-    let folder = folder_of(&root).join(&request.id);
-    if !folder.join("journal").exists() {
-        return PublishReport::TakenBack { paths: Vec::new(), in_the_way: Vec::new(), kept: Vec::new() };
-    }
-    let finished = Root::open(&root).and_then(|root| transaction::finish(&root, &folder));
+    let opened = OpenFolder::anchor(&root).and_then(|root| root.expect(Some(request.folder)));
+    let finished = opened.and_then(|root| {
+        let folder = folder_of(&root).join(&request.id);
+        match folder.join("journal").exists() {
+            true => transaction::finish(&root, &folder).map(|_| true),
+            false => Ok(false),
+        }
+    });
     match finished {
-        Ok(_) => PublishReport::Applied,
+        Ok(true) => PublishReport::Applied,
+        Ok(false) => PublishReport::TakenBack { paths: Vec::new(), in_the_way: Vec::new(), kept: Vec::new() },
         Err(Error::Conflict(Conflict { paths, in_the_way, kept })) => {
             let bytes = |paths: Vec<TreePath>| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
             PublishReport::TakenBack { paths: bytes(paths), in_the_way: bytes(in_the_way), kept }
@@ -76,16 +83,16 @@ fn bytes_to_os(bytes: &[u8]) -> &std::ffi::OsStr {
 }
 
 /// A process that will finish a publication, if processes are used here.
-pub(crate) fn start(root: &Path, id: &str, lock: BorrowedFd<'_>) -> Result<Option<Box<dyn PublishProcess>>> {
+pub(crate) fn start(root: &OpenFolder, id: &str, lock: BorrowedFd<'_>) -> Result<Option<Box<dyn PublishProcess>>> {
     let Some(publisher) = PUBLISHER.get() else { return Ok(None) };
-    let root_bytes = std::os::unix::ffi::OsStrExt::as_bytes(root.as_os_str()).to_vec();
-    let request = PublishRequest { root: root_bytes, id: id.to_owned() };
+    let root_bytes = std::os::unix::ffi::OsStrExt::as_bytes(root.path().as_os_str()).to_vec();
+    let request = PublishRequest { root: root_bytes, folder: root.id()?, id: id.to_owned() };
     let started = publisher.start(&request, lock);
-    started.map(Some).map_err(crate::error::at("start the process that publishes to", root))
+    started.map(Some).map_err(crate::error::at("start the process that publishes to", root.path()))
 }
 
 /// Lets the process finish what was committed. If it dies, the caller does its work: it holds the lock.
-pub(crate) fn finish(root: &Root, id: &str, process: Box<dyn PublishProcess>) -> Result<()> {
+pub(crate) fn finish(root: &OpenFolder, id: &str, process: Box<dyn PublishProcess>) -> Result<()> {
     let read = |paths: Vec<Vec<u8>>| paths.iter().filter_map(|path| TreePath::new(path)).collect();
     match process.finish() {
         Ok(Some(PublishReport::Applied)) => Ok(()),
@@ -96,7 +103,7 @@ pub(crate) fn finish(root: &Root, id: &str, process: Box<dyn PublishProcess>) ->
             message,
             source: errno.map_or_else(|| io::Error::other("it failed"), io::Error::from_raw_os_error),
         }),
-        Ok(None) | Err(_) => match transaction::resume(root, &folder_of(root.path()).join(id))? {
+        Ok(None) | Err(_) => match transaction::resume(root, &folder_of(root).join(id))? {
             Outcome::Applied(_) | Outcome::Done => Ok(()),
             Outcome::TakenBack(conflict) => Err(Error::Conflict(conflict.unwrap_or_default())),
         },

@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::base::write_leaf;
-use crate::beneath::{FOLDER, Root};
+use crate::beneath::{FOLDER, OpenFolder};
 use crate::change::Change;
 use crate::error::{Error, Result, within};
 use crate::index::{Index, Item, Stamp};
@@ -78,7 +78,7 @@ impl Stage {
             Mode::Overlay => (self.upper(), true),
             Mode::Reflink | Mode::Copy => (self.copied(), false),
         };
-        let root = Root::open(&folder)?;
+        let root = OpenFolder::open(&folder)?;
         let blobs = workspace.blobs();
         LayerWriter { root: &root, blobs, base: self.base, to, is_overlay, index: None }.apply(&changes)
     }
@@ -86,7 +86,7 @@ impl Stage {
 
 /// Writes the difference between two trees into a folder: a plain one, or a layer on top of the tree `base`.
 pub(crate) struct LayerWriter<'a> {
-    pub root: &'a Root,
+    pub root: &'a OpenFolder,
     pub blobs: &'a dyn Blobs,
     /// The tree below the layer.
     pub base: Digest,
@@ -165,7 +165,7 @@ impl LayerWriter<'_> {
             Err(e) => Err(within("look at", path)(e)),
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => match folders {
                 // No program runs in the stage, so its path leads where it did a moment ago.
-                true => remove_all(&folder_path(self.root.path(), path)),
+                true => remove_all(&folder_path(&self.root.handle(), path)),
                 false => Ok(()),
             },
             Ok(_) => unlinkat(&parent, name, AtFlags::empty()).map_err(within("remove", path)),

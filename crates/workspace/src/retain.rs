@@ -64,8 +64,8 @@ pub fn retain(
     }
     // Newest first; from the first that does not fit, everything older goes too.
     let publications = workspace.publications_in(&["done"])?;
-    let mut rest: Vec<(u64, Root<'_>)> = snapshots.iter().map(|s| (s.at_ms, Root::Snapshot(s))).collect();
-    rest.extend(publications.iter().map(|p| (p.at_ms, Root::Publication(p))));
+    let mut rest: Vec<(u64, GcRoot<'_>)> = snapshots.iter().map(|s| (s.at_ms, GcRoot::Snapshot(s))).collect();
+    rest.extend(publications.iter().map(|p| (p.at_ms, GcRoot::Publication(p))));
     rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
     let is_full = |marking: &Marking<'_>| bytes_max.is_some_and(|max| marking.bytes > max);
     let mut full = is_full(&marking);
@@ -85,13 +85,13 @@ pub fn retain(
             }
         }
         match root {
-            Root::Snapshot(s) if full && !s.pinned && !marking.marked.contains(&s.id) => {
+            GcRoot::Snapshot(s) if full && !s.pinned && !marking.marked.contains(&s.id) => {
                 if !dry {
                     s.forget(home)?;
                 }
                 kept.forgotten.push(s.id);
             }
-            Root::Publication(p) if full => {
+            GcRoot::Publication(p) if full => {
                 let late = late_writes(workspace.root(), p, true)?;
                 if late.is_empty() {
                     if !dry {
@@ -101,8 +101,8 @@ pub fn retain(
                 }
                 kept.late_writes.extend(late);
             }
-            Root::Publication(p) => kept.late_writes.extend(late_writes(workspace.root(), p, true)?),
-            Root::Snapshot(_) => {}
+            GcRoot::Publication(p) => kept.late_writes.extend(late_writes(workspace.root(), p, true)?),
+            GcRoot::Snapshot(_) => {}
         }
     }
     if !dry {
@@ -114,12 +114,12 @@ pub fn retain(
     Ok(kept)
 }
 
-enum Root<'a> {
+enum GcRoot<'a> {
     Snapshot(&'a Snapshot),
     Publication(&'a crate::journal::Publication),
 }
 
-impl Root<'_> {
+impl GcRoot<'_> {
     fn ids(&self) -> Vec<Digest> {
         match self {
             Self::Snapshot(snapshot) => vec![snapshot.id],

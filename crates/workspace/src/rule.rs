@@ -5,7 +5,8 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use actum_contract::digest::{Blake3, Digest};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::{Mode, OFlags};
 
 use crate::error::{Error, Result};
 use crate::path::TreePath;
@@ -114,13 +116,17 @@ impl TreePath {
     }
 }
 
-/// Rules that cannot be read do not apply, as with git.
+/// Rules that cannot be read do not apply, as with git; nor do those behind a link.
 fn read_rules(path: &Path) -> Option<Vec<u8>> {
-    let metadata = fs::metadata(path).ok()?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok()?;
     if !metadata.is_file() || metadata.len() > RULE_BYTES_MAX {
         return None;
     }
-    fs::read(path).ok()
+    let mut text = Vec::new();
+    file.take(RULE_BYTES_MAX).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 fn compile(text: &[u8]) -> Gitignore {
@@ -240,6 +246,8 @@ fn is_ignored(path: &TreePath, is_folder: bool, mut chain: Option<&Chain>) -> bo
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn path(text: &str) -> TreePath {

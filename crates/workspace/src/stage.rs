@@ -207,10 +207,10 @@ impl Stage {
             }
             (Mode::Reflink | Mode::Copy, _) => {
                 if self.mode == Mode::Reflink {
-                    is_reflink_possible(&self.folder, workspace.path())
+                    is_reflink_possible(&self.folder, &workspace.root().handle())
                         .map_err(|why| Error::Mode { mode: "reflink", why })?;
                 }
-                copy_tree(workspace.path(), &self.copied(), self.mode == Mode::Reflink)?;
+                copy_tree(&workspace.root().handle(), &self.copied(), self.mode == Mode::Reflink)?;
                 // The workspace may have changed since it was frozen: the copy goes back to the snapshot.
                 let batch = workspace.blobs().batch()?;
                 let copied = self.freeze_copy(workspace, &*batch)?;

@@ -27,18 +27,18 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::beneath::{FILE, FOLDER, NEW, Present, Root, is_no_way, present, sync_files};
+use crate::beneath::{FILE, FOLDER, NEW, OpenFolder, Present, is_no_way, present, sync_files};
 use crate::change::Change;
 use crate::crash;
-use crate::error::{Conflict, Error, Result, at, within};
+use crate::error::{Conflict, Error, Result, at, named, within};
 use crate::journal::Publication;
 use crate::path::TreePath;
 use crate::record::{load, sync_parent};
 use crate::tree::{Kind, Node, leaf};
 
 /// Where the transactions of a workspace are kept: on its own file system, so that names can be exchanged.
-pub(crate) fn folder_of(root: &Path) -> PathBuf {
-    root.join(".actum/workspace/tx")
+pub(crate) fn folder_of(root: &OpenFolder) -> PathBuf {
+    root.handle().join(".actum/workspace/tx")
 }
 
 /// Whether names can be exchanged in a folder, as publishing needs it; if not, why.
@@ -87,7 +87,7 @@ impl Step {
 
 #[derive(Debug)]
 pub(crate) struct Transaction<'a> {
-    root: &'a Root,
+    root: &'a OpenFolder,
     folder: PathBuf,
     slots: OwnedFd,
     publication: Publication,
@@ -106,8 +106,8 @@ pub(crate) enum Outcome {
 
 impl<'a> Transaction<'a> {
     /// Writes new contents aside, syncs them, and commits to the changes. Nothing in the workspace is touched.
-    pub(crate) fn commit(root: &'a Root, blobs: &dyn Blobs, publication: Publication) -> Result<Self> {
-        let all = folder_of(root.path());
+    pub(crate) fn commit(root: &'a OpenFolder, blobs: &dyn Blobs, publication: Publication) -> Result<Self> {
+        let all = folder_of(root);
         if !all.is_dir() {
             fs::create_dir_all(&all).map_err(at("make", &all))?;
             // The first journal must not vanish with the folder it lies in.
@@ -136,7 +136,7 @@ impl<'a> Transaction<'a> {
         self.publication
     }
 
-    fn open(root: &'a Root, folder: PathBuf, publication: Publication) -> Result<Self> {
+    fn open(root: &'a OpenFolder, folder: PathBuf, publication: Publication) -> Result<Self> {
         let path = folder.join("slot");
         let slots = openat(rustix::fs::CWD, &path, FOLDER, Mode::empty()).map_err(at("open", &path))?;
         Ok(Self { root, folder, slots, publication })
@@ -418,7 +418,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn kept_in(&self, slot: &str, change: &Change) -> String {
-        format!("{} (its earlier content is in {})", change.path, self.folder.join("slot").join(slot).display())
+        format!("{} (its earlier content is in {})", change.path, named(&self.folder.join("slot").join(slot)).display())
     }
 
     fn sync(&self) -> Result<()> {
@@ -437,7 +437,7 @@ impl<'a> Transaction<'a> {
 }
 
 /// Makes the changes of a committed transaction, or takes all of them back.
-pub(crate) fn finish(root: &Root, folder: &Path) -> Result<Publication> {
+pub(crate) fn finish(root: &OpenFolder, folder: &Path) -> Result<Publication> {
     let path = folder.join("journal");
     let bytes = load(&path)?.ok_or_else(|| Error::Record(path.display().to_string()))?;
     let publication = Publication::parse(&bytes, &path.display().to_string())?;
@@ -445,7 +445,7 @@ pub(crate) fn finish(root: &Root, folder: &Path) -> Result<Publication> {
 }
 
 /// Carries a transaction that was found to an end.
-pub(crate) fn resume(root: &Root, folder: &Path) -> Result<Outcome> {
+pub(crate) fn resume(root: &OpenFolder, folder: &Path) -> Result<Outcome> {
     let read = |name: &str| -> Result<Option<Publication>> {
         let path = folder.join(name);
         let Some(bytes) = load(&path)? else { return Ok(None) };
@@ -481,8 +481,8 @@ pub(crate) fn resume(root: &Root, folder: &Path) -> Result<Outcome> {
 }
 
 /// The publication has been recorded where it counts.
-pub(crate) fn settle(root: &Root, id: &str) -> Result<()> {
-    let folder = folder_of(root.path()).join(id);
+pub(crate) fn settle(root: &OpenFolder, id: &str) -> Result<()> {
+    let folder = folder_of(root).join(id);
     let done = folder.join("done");
     match fs::rename(folder.join("applied"), &done) {
         Ok(()) => sync_parent(&done),
@@ -493,8 +493,8 @@ pub(crate) fn settle(root: &Root, id: &str) -> Result<()> {
 
 /// What stood in the workspace before a publication, if somebody has written to it since: an editor that held the old
 /// file open. `forget` removes the rest.
-pub(crate) fn late_writes(root: &Root, publication: &Publication, forget: bool) -> Result<Vec<PathBuf>> {
-    let folder = folder_of(root.path()).join(&publication.id).join("slot");
+pub(crate) fn late_writes(root: &OpenFolder, publication: &Publication, forget: bool) -> Result<Vec<PathBuf>> {
+    let folder = folder_of(root).join(&publication.id).join("slot");
     let slots = match openat(rustix::fs::CWD, &folder, FOLDER, Mode::empty()) {
         Ok(slots) => slots,
         Err(Errno::NOENT) => return Ok(Vec::new()),
@@ -510,7 +510,7 @@ pub(crate) fn late_writes(root: &Root, publication: &Publication, forget: bool) 
                 rustix::fs::unlinkat(&slots, name.as_str(), AtFlags::empty()).map_err(at("remove", &path))?;
             }
             found if found.is(Some(before)) => {}
-            _ => late.push(path),
+            _ => late.push(named(&path)),
         }
     }
     Ok(late)

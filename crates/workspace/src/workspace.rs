@@ -13,10 +13,10 @@ use actum_contract::blob::{Batch, Blobs};
 use actum_contract::digest::Digest;
 use rustix::fs::OFlags;
 
-use crate::beneath::Root;
+use crate::beneath::OpenFolder;
 use crate::change::Change;
 use crate::crash;
-use crate::error::{Conflict, Error, Result, at};
+use crate::error::{Conflict, Error, Result, at, named};
 use crate::fit::{Ground, fit};
 use crate::freeze::{Frozen, Request, RulesFrom, freeze};
 use crate::journal::{Cause, Modes, Publication};
@@ -32,7 +32,7 @@ use crate::{pending, publisher};
 /// A folder, where we keep what we know about it, and where contents are.
 #[derive(Debug)]
 pub struct Workspace {
-    root: Root,
+    root: OpenFolder,
     home: PathBuf,
     blobs: Arc<dyn Blobs>,
 }
@@ -69,6 +69,11 @@ impl Workspace {
     /// `home` is the folder in which this program keeps its own things, usually `.actum` in the workspace itself.
     pub fn open(root: &Path, home: &Path, blobs: Arc<dyn Blobs>) -> Result<Self> {
         let root = fs::canonicalize(root).map_err(at("find", root))?;
+        Self::at(OpenFolder::anchor(&root)?, home, blobs)
+    }
+
+    /// Opens a workspace whose folder is open already, and is not looked up again.
+    pub fn at(root: OpenFolder, home: &Path, blobs: Arc<dyn Blobs>) -> Result<Self> {
         let own = home.join("workspace");
         for folder in ["index", "snapshots"] {
             let folder = own.join(folder);
@@ -76,7 +81,7 @@ impl Workspace {
         }
         let home = fs::canonicalize(home).map_err(at("find", home))?;
         crate::thaw::remove_dead(&home)?;
-        Ok(Self { root: Root::open(&root)?, home, blobs })
+        Ok(Self { root, home, blobs })
     }
 
     pub fn path(&self) -> &Path {
@@ -91,7 +96,7 @@ impl Workspace {
         &self.home
     }
 
-    pub(crate) fn root(&self) -> &Root {
+    pub(crate) fn root(&self) -> &OpenFolder {
         &self.root
     }
 
@@ -140,7 +145,7 @@ impl Workspace {
     pub(crate) fn freeze_into(&self, batch: &dyn Batch, rules: &Rules, paranoid: bool) -> Result<Frozen> {
         let index = self.index_path();
         let request = Request {
-            folder: self.path(),
+            folder: &self.root.handle(),
             rules,
             rules_from: RulesFrom::Folder,
             index: &index,
@@ -155,7 +160,7 @@ impl Workspace {
     /// Held while the workspace is looked at as a whole. Who was waited for may have died in the middle. A folder that
     /// is not ours gets nothing written into it only because it is looked at.
     fn lock_shared(&self) -> Result<Option<File>> {
-        let file = match self.path().join(".actum").is_dir() {
+        let file = match self.root.handle().join(".actum").is_dir() {
             true => {
                 let (path, file) = self.lock_file()?;
                 file.lock_shared().map(|()| Some(file)).map_err(at("lock", &path))?
@@ -171,18 +176,18 @@ impl Workspace {
 
     /// Waits until nobody else is changing the workspace.
     pub fn lock(&self) -> Result<Lock> {
-        make_own_folder(&self.path().join(".actum"))?;
+        make_own_folder(&self.root.handle().join(".actum"))?;
         let (path, file) = self.lock_file()?;
         file.lock().map_err(at("lock", &path))?;
         Ok(held_by_us(file))
     }
 
     fn lock_file(&self) -> Result<(PathBuf, File)> {
-        let folder = self.path().join(".actum/workspace");
+        let folder = self.root.handle().join(".actum/workspace");
         fs::create_dir_all(&folder).map_err(at("make", &folder))?;
         // It is written to: neither it nor its folder may be a link that leads elsewhere.
         if fs::symlink_metadata(&folder).map_err(at("look at", &folder))?.is_symlink() {
-            return Err(Error::Refused(format!("{} is a link", folder.display())));
+            return Err(Error::Refused(format!("{} is a link", named(&folder).display())));
         }
         let path = folder.join("lock");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -190,7 +195,7 @@ impl Workspace {
         let file = File::from(file);
         match file.metadata().map_err(at("look at", &path))?.is_file() {
             true => Ok((path, file)),
-            false => Err(Error::Refused(format!("{} is no file", path.display()))),
+            false => Err(Error::Refused(format!("{} is no file", named(&path).display()))),
         }
     }
 
@@ -200,7 +205,7 @@ impl Workspace {
     }
 
     fn transactions(&self) -> Result<Vec<PathBuf>> {
-        listed(&folder_of(self.path()))
+        listed(&folder_of(&self.root))
     }
 
     /// Carries everything a dead process has left to an end. What is `applied` must be recorded, then settled.
@@ -257,7 +262,7 @@ impl Workspace {
     }
 
     pub(crate) fn forget_publication(&self, id: &str) -> Result<()> {
-        transaction::remove_all(&folder_of(self.path()).join(id))
+        transaction::remove_all(&folder_of(&self.root).join(id))
     }
 
     /// Applies what a stage has come to, all of it or nothing, and once.
@@ -383,7 +388,7 @@ impl Workspace {
         pending::mark(&self.home, &id, self.path())?;
         let made = self.carry_out(held, publication, batch);
         // A publication that was taken back as a whole is settled; one that is still between two states is pending.
-        if made.is_err() && !folder_of(self.path()).join(&id).exists() {
+        if made.is_err() && !folder_of(&self.root).join(&id).exists() {
             pending::forget(&self.home, &id)?;
         }
         made
@@ -393,7 +398,7 @@ impl Workspace {
     fn carry_out(&self, held: &Lock, publication: Publication, batch: Box<dyn Batch + '_>) -> Result<Publication> {
         let id = publication.id.clone();
         // Before the commit: from then on there is always a process that finishes it.
-        let process = publisher::start(self.path(), &id, held.0.as_fd())?;
+        let process = publisher::start(&self.root, &id, held.0.as_fd())?;
         let transaction = match Transaction::commit(&self.root, &*self.blobs, publication) {
             Ok(transaction) => transaction,
             Err(e) => {
@@ -415,13 +420,13 @@ impl Workspace {
 
     /// Whether a publication is between two states: committed or being taken back, and not at its end.
     pub fn is_torn(&self, id: &str) -> bool {
-        let folder = folder_of(self.path()).join(id);
+        let folder = folder_of(&self.root).join(id);
         ["journal", "abort"].iter().any(|name| folder.join(name).exists())
     }
 
     /// Whether a publication needs nothing more: it is recorded, or was taken back.
     pub fn is_settled(&self, id: &str) -> bool {
-        let folder = folder_of(self.path()).join(id);
+        let folder = folder_of(&self.root).join(id);
         !folder.exists() || is_over(&folder)
     }
 
@@ -432,7 +437,7 @@ impl Workspace {
 
     /// Locks the workspace, or returns the process that holds its lock.
     pub fn try_lock(&self) -> Result<std::result::Result<Lock, LockHolder>> {
-        make_own_folder(&self.path().join(".actum"))?;
+        make_own_folder(&self.root.handle().join(".actum"))?;
         let (path, file) = self.lock_file()?;
         match file.try_lock() {
             Ok(()) => Ok(Ok(held_by_us(file))),

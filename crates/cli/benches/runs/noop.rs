@@ -38,7 +38,7 @@ impl Hands for Idle {
                 in_time: true,
                 ..Plan::default()
             }),
-            Effect::Act { act, .. } => Event::Acted(Acted {
+            Effect::Act { act, .. } => Event::Acted(Box::new(Acted {
                 act: act.clone(),
                 end: End::Done,
                 state: "11".repeat(32),
@@ -47,7 +47,7 @@ impl Hands for Idle {
                 ops: Vec::new(),
                 took_ms: 1,
                 answers: None,
-            }),
+            })),
             Effect::Weigh => Event::Weighed { capsule: "22".repeat(32), duplicate_of: None, missing: Vec::new() },
             Effect::Publish => Event::Published { publication: "publication".into(), drift: Vec::new(), after: None },
             other => unreachable!("{other:?}"),
@@ -134,6 +134,7 @@ pub(crate) fn wanted(place: &str, steps: usize) -> Wanted {
         tenant: tenant(),
         place: place.to_owned(),
         workspace: "/nowhere".into(),
+        folder: None,
         shared: None,
         tree: "00".repeat(32),
         contract: contract(),

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::Ended;
 use super::diff::remark_left_out;
 use crate::args::Global;
+use crate::consent::{self, Publishing};
 use crate::failure::Failure;
+use crate::folder;
 use crate::project::Project;
 use crate::run::Open;
 use crate::shared::Wanted;
@@ -29,6 +31,11 @@ pub(crate) struct Apply {
     /// Keep the stage
     #[arg(long)]
     keep: bool,
+
+    /// Publish files that programs obey too, such as actum.toml, AGENTS.md or CI workflows: shows their diff and asks. The
+    /// digest of a diff confirms exactly that one where there is no terminal
+    #[arg(long, value_name = "DIGEST", num_args = 0..=1, default_missing_value = "", require_equals = true)]
+    protected: Option<String>,
 }
 
 /// The result of a run is published as it was admitted and tested, once the run is over and kept it.
@@ -46,7 +53,7 @@ fn is_as_it_was(opened: &Opened, stage: &Stage, run: &Run) -> Result<(), Failure
 }
 
 /// A kept result goes on the head of its workspace, wherever the run was worked on.
-fn apply_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
+fn apply_shared(open: &Open, run: &Run, name: &str, protected: Option<&str>, out: &mut Out) -> Ended {
     let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let tree = |key: &str| outcome[key].as_str().and_then(Digest::from_hex);
     let (Some(base), Some(current), true) = (tree("before"), tree("current"), outcome["verdict"]["kept"] == true)
@@ -54,7 +61,11 @@ fn apply_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
         let message = format!("run {} is {} and has kept no result", run.id, run.state);
         return Err(Failure::new(actum_api::error::RUN_STATE, message));
     };
-    let changes = diff(&*open.project.blobs()?, base, current)?;
+    let blobs = open.project.blobs()?;
+    let changes = diff(&*blobs, base, current)?;
+    let publishing =
+        Publishing { open, blobs: &*blobs, folder: None, base, changes: &changes, verb: "publish", of: &run.id };
+    consent::require(&publishing, protected, out)?;
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
     let (cause, of) = (Cause::Publish, run.id.as_str());
     let wanted = Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: false };
@@ -75,7 +86,7 @@ impl Apply {
         let project = Project::find(global)?;
         let open = Open::new(Project::find(global)?, out)?;
         if let Some((run, name)) = open.run_on_shared(&self.id)? {
-            return apply_shared(&open, &run, &name, out);
+            return apply_shared(&open, &run, &name, self.protected.as_deref(), out);
         }
         if project.is_guest()? {
             return Err(open.run(&self.id).err().unwrap_or_else(|| {
@@ -83,7 +94,7 @@ impl Apply {
             }));
         }
         let behind = open.run_behind(&self.id)?;
-        let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
+        let folder = folder::open_behind(&project, behind.as_ref().map(|(_, agreement)| agreement))?;
         let opened = workspace::open(&project, folder, out)?;
         let ledger = Ledger::open(&project, out)?;
         let lock = workspace::lock(&project, &opened, out)?;
@@ -93,6 +104,17 @@ impl Apply {
         if let Some((run, _)) = open.run_behind(&stage.id)? {
             is_as_it_was(&opened, &stage, &run)?;
         }
+        let sealed = stage.seal(&opened.workspace)?;
+        let publishing = Publishing {
+            open: &open,
+            blobs: opened.workspace.blobs(),
+            folder: Some(opened.workspace.path()),
+            base: sealed.base,
+            changes: &sealed.changes,
+            verb: "publish",
+            of: &stage.id,
+        };
+        consent::require(&publishing, self.protected.as_deref(), out)?;
         let published = opened.workspace.publish(&lock, &stage, &new_id(), now_ms());
         let (publication, sealed) = published.map_err(|e| {
             let failure = Failure::from(e);

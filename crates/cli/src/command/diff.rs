@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Ended;
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::folder;
 use crate::project::Project;
 use crate::run::{Open, Recording};
 use crate::ui::{Out, count};
@@ -41,7 +42,7 @@ impl Diff {
             true => Open::new(Project::find(global)?, out)?.run_behind(&stage.id)?,
             false => None,
         };
-        let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
+        let folder = folder::open_behind(&project, behind.as_ref().map(|(_, agreement)| agreement))?;
         let opened = workspace::open(&project, folder, out)?;
         // Held while it is read; a program that is still at work is told of, not waited for.
         let still = stage.look();

@@ -20,6 +20,7 @@ use super::run::{may_again, submitter};
 use crate::args::Global;
 use crate::document::Document;
 use crate::failure::Failure;
+use crate::folder;
 use crate::key::Key;
 use crate::project::Project;
 use crate::run::spent::{Since, receipts};
@@ -404,7 +405,7 @@ impl Replay {
             None => None,
             Some(folder) => {
                 let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
-                let other = shop.workspace(folder)?;
+                let other = shop.workspace(folder::open_named(folder)?)?;
                 Some(other.freeze(&rules, true, workspace::now_ms())?.id)
             }
         };

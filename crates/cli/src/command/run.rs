@@ -1,6 +1,5 @@
 //! `actum run`: the main job. Submits the items of a work file and, unless detached, executes them here and waits.
 
-use std::path::Component::{CurDir, Normal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use actum_contract::{Contract, Layers, Partial, resolve};
 use actum_engine::{Engine, Settings, Submitted, Submitter, submit};
 use actum_ledger::run::{Filter, Run as Row, RunState};
 use actum_sandbox::Signals;
+use actum_workspace::OpenFolder;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ use crate::args::Global;
 use crate::config::{AgentConfig, Config};
 use crate::document::Document;
 use crate::failure::Failure;
+use crate::folder;
 use crate::progress::Progress;
 use crate::project::Project;
 use crate::run::{Open, Shop, Shops};
@@ -51,6 +52,10 @@ pub(crate) struct Run {
     /// Do everything but publish: the result is kept for `actum diff` and `actum apply`
     #[arg(long)]
     dry_run: bool,
+
+    /// Allow a workspace outside the project or in a folder of the system
+    #[arg(long)]
+    allow_workspace: bool,
 
     /// Only submit; a worker does the rest
     #[arg(long, conflicts_with = "jobs")]
@@ -118,9 +123,9 @@ impl Run {
                 failure.hint("name a shared workspace: `workspace: git+URL#COMMIT`, `snapshot:ID` or `shared:NAME`")
             );
         }
-        let folder = match &named {
-            Some(_) => shared::seen_at(),
-            None => folder_of(&self.file, &document, &work, &project)?,
+        let ground = match named {
+            Some(named) => WorkPlace::Shared(named),
+            None => WorkPlace::Folder(folder_of(&self.file, &document, &work, &project, self.allow_workspace)?),
         };
         let contract = self.agreed(&work, &document)?;
         let items = self.with_agents(items, &project, &document)?;
@@ -129,16 +134,18 @@ impl Run {
         let open = Open::new(project, out)?;
         // Before anything is frozen or fetched: beyond the bound nothing is begun.
         open.waiter.checked_time(&open.tenant)?;
-        let (place, tree) = match &named {
-            Some(named) => {
-                let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
-                let head = open.head_of(named, &actor)?;
-                (open.shared_place()?, head.tree)
+        let (place, workspace, id, shared, tree) = match ground {
+            WorkPlace::Folder(folder) => {
+                let id = folder::identity(&open.project, &folder)?;
+                let rules = workspace::rules(folder.path(), Vec::new(), Vec::new())?;
+                let opened = workspace::open(&open.project, folder, out)?;
+                let tree = opened.workspace.freeze(&rules, false, workspace::now_ms())?.id;
+                (open.place.clone(), opened.workspace.path().to_owned(), id, None, tree)
             }
-            None => {
-                let opened = workspace::open(&open.project, &folder, out)?;
-                let rules = workspace::rules(&folder, Vec::new(), Vec::new())?;
-                (open.place.clone(), opened.workspace.freeze(&rules, false, workspace::now_ms())?.id)
+            WorkPlace::Shared(named) => {
+                let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
+                let head = open.head_of(&named, &actor)?;
+                (open.shared_place()?, shared::seen_at(), None, Some(named.name()), head.tree)
             }
         };
         let names: Vec<Vec<String>> =
@@ -146,8 +153,9 @@ impl Run {
         let wanted = actum_engine::Wanted {
             tenant: open.tenant.clone(),
             place,
-            workspace: folder,
-            shared: named.as_ref().map(Named::name),
+            workspace,
+            folder: id,
+            shared,
             tree: tree.to_hex(),
             contract,
             items,
@@ -309,35 +317,38 @@ fn named_of(document: &Document, work: &Work) -> Result<Option<Named>, Failure> 
     })
 }
 
-/// The folder that is worked on: as the file says, seen from where the file is.
-fn folder_of(file: &Path, document: &Document, work: &Work, project: &Project) -> Result<PathBuf, Failure> {
-    let base = match document.name == "stdin" || project.seat().is_some() {
+/// What a work file works on.
+enum WorkPlace {
+    Folder(OpenFolder),
+    Shared(Named),
+}
+
+/// Opens the folder that is worked on: as the file says, seen from where the file is.
+fn folder_of(
+    file: &Path,
+    document: &Document,
+    work: &Work,
+    project: &Project,
+    is_allowed: bool,
+) -> Result<OpenFolder, Failure> {
+    let at_key = |failure: Failure| match document.place_of_key("workspace") {
+        Some(place) => failure.at(place),
+        None => failure,
+    };
+    let wanted = work.workspace.as_deref().unwrap_or_default();
+    // Whoever is not at the keyboard works in the project, and learns nothing of the rest of this machine.
+    if project.seat().is_some() {
+        return folder::open_beneath(project, Path::new(wanted));
+    }
+    let base = match document.name == "stdin" {
         true => project.root().to_owned(),
         false => file.parent().filter(|p| !p.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned),
     };
-    let outside = || {
-        Failure::new(error::WORKSPACE_REFUSED, "the workspace does not lie in the project")
-            .hint("name a folder of the project, seen from its root, or none")
-    };
-    // Whoever is not at the keyboard works in the project, and learns nothing of the rest of this machine.
-    let is_inner = |path: &str| Path::new(path).components().all(|part| matches!(part, Normal(_) | CurDir));
-    if project.seat().is_some() && !work.workspace.as_deref().is_none_or(is_inner) {
-        return Err(outside());
-    }
-    let wanted = work.workspace.as_deref().map_or(base.clone(), |workspace| base.join(workspace));
-    let found = wanted.canonicalize().map_err(|e| {
-        let failure = Failure::new(error::FILE, format!("the workspace {} cannot be used: {e}", wanted.display()));
-        match document.place_of_key("workspace") {
-            Some(place) => failure.at(place),
-            None => failure,
-        }
-    })?;
-    if !found.is_dir() {
-        return Err(Failure::new(error::FILE, format!("the workspace {} is no folder", found.display())));
-    }
-    let is_within = |root: &Path| root.canonicalize().is_ok_and(|root| found.starts_with(root));
-    if !project.seat().is_none_or(|seat| is_within(&seat.root)) {
-        return Err(outside());
+    let found = folder::open_named(&base.join(wanted)).map_err(at_key)?;
+    if !is_allowed && let Some(why) = folder::consent_needed(project, &found)? {
+        let message = format!("the workspace {} {why}", found.path().display());
+        return Err(at_key(Failure::new(error::WORKSPACE_REFUSED, message))
+            .hint("--allow-workspace allows it for this command, if that is meant"));
     }
     Ok(found)
 }
@@ -529,6 +540,9 @@ pub(crate) fn block(row: &Row, open: &Open) -> String {
         _ if undone => {}
         ("PUBLISH_CONFLICT", _) if run["kept"] == true => lines.push(format!(
             "  `actum diff {id}` shows the result; `actum apply {id}` publishes it once your own change is out of the way"
+        )),
+        ("PROTECTED_FILE", _) if run["kept"] == true => lines.push(format!(
+            "  `actum diff {id}` shows the result; `actum apply {id} --protected` asks about these files and publishes it"
         )),
         _ if run["kept"] == true => {
             lines.push(format!("  `actum diff {id}` shows the result, `actum apply {id}` publishes it"));

@@ -18,6 +18,7 @@ use super::Ended;
 use super::diff::show;
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::folder;
 use crate::project::Project;
 use crate::run::Open;
 use crate::ui::{Out, count, table};
@@ -137,7 +138,7 @@ impl Freeze {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
         let folder = self.dir.as_deref().unwrap_or(project.root());
         let rules = workspace::rules(folder, self.include, self.exclude)?;
-        let opened = workspace::open(project, folder, out)?;
+        let opened = workspace::open(project, folder::open_named(folder)?, out)?;
         let frozen = opened.workspace.freeze(&rules, self.paranoid, now_ms())?;
         let (id, files, bytes) = (frozen.id.to_hex(), frozen.files, frozen.bytes);
         out.result(&json!({"id": id, "files": files, "bytes": bytes, "hashed_files": frozen.hashed_files}), || {
@@ -181,7 +182,7 @@ impl Thaw {
         // The workspace is looked at as it was when the snapshot was taken: what was left out then is left alone now.
         let Rules { include, exclude, .. } = snapshot.rules;
         let rules = workspace::rules(&self.dir, include, exclude)?;
-        let opened = workspace::open(project, &self.dir, out)?;
+        let opened = workspace::open(project, folder::open_named(&self.dir)?, out)?;
         let ledger = Ledger::open(project, out)?;
         opened.workspace.may_thaw(snapshot.id, &rules, self.discard)?;
         let lock = workspace::lock(project, &opened, out)?;
@@ -222,7 +223,7 @@ fn refuse_own(dir: &Path) -> Result<(), Failure> {
 
 impl Diff {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
-        let opened = workspace::open(project, project.root(), out)?;
+        let opened = workspace::open(project, folder::open_root(project)?, out)?;
         let (a, b) = (id_of(project, &self.a, out)?, id_of(project, &self.b, out)?);
         let changes = diff(opened.workspace.blobs(), a, b)?;
         show(
@@ -258,7 +259,7 @@ fn id_of(project: &Project, text: &str, out: &Out) -> Result<Digest, Failure> {
         Err(e) if e.row.name == error::NOT_FOUND && project.seat().is_none() && Path::new(text).is_dir() => {
             let folder = Path::new(text);
             let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
-            let Opened { workspace, .. } = workspace::open(project, folder, out)?;
+            let Opened { workspace, .. } = workspace::open(project, folder::open_named(folder)?, out)?;
             Ok(workspace.state(&rules)?)
         }
         found => Ok(found?.id),
@@ -378,7 +379,7 @@ pub(crate) struct Sweep {
 
 /// Removes what nothing refers to; of the rest what is beyond the limit.
 pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep, Failure> {
-    let opened = workspace::open(project, project.root(), out)?;
+    let opened = workspace::open(project, folder::open_root(project)?, out)?;
     let mut kept = None;
     // Nothing is published meanwhile: what is under way could not be seen as a whole.
     let _still = workspace::lock(project, &opened, out)?;

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::{Ended, doctor};
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::folder;
 use crate::progress::Progress;
 use crate::project::Project;
 use crate::ui::{Out, table};
@@ -97,7 +98,7 @@ impl Verb {
             Self::Exec(exec) => exec.run(&project, out),
             Self::List => list(&project, out),
             Self::Drop(named) => {
-                let opened = workspace::open(&project, project.root(), out)?;
+                let opened = workspace::open(&project, folder::open_root(&project)?, out)?;
                 let stage = Stage::find(&project.folder()?, &named.id)?;
                 let id = stage.id.clone();
                 let still = workspace::settle(&opened, &stage)?;
@@ -112,7 +113,7 @@ impl Verb {
 impl New {
     fn run(self, project: &Project, out: &mut Out) -> Ended {
         let rules = workspace::rules(project.root(), self.include, self.exclude)?;
-        let opened = workspace::open(project, project.root(), out)?;
+        let opened = workspace::open(project, folder::open_root(project)?, out)?;
         let mode = match self.mode {
             Some(name) => doctor::require(project, name.into())?,
             None => doctor::best(project)?,
@@ -148,7 +149,7 @@ impl New {
 impl Exec {
     /// Becomes the program: signals, input, output and the exit code are its own.
     fn run(self, project: &Project, out: &Out) -> Ended {
-        let opened = workspace::open(project, project.root(), out)?;
+        let opened = workspace::open(project, folder::open_root(project)?, out)?;
         let stage = Stage::find(&project.folder()?, &self.id)?;
         let view = workspace::view(&opened, &stage);
         let within = here_within(&opened.workspace);
@@ -172,7 +173,7 @@ fn here_within(workspace: &Workspace) -> PathBuf {
 }
 
 fn list(project: &Project, out: &mut Out) -> Ended {
-    workspace::open(project, project.root(), out)?;
+    workspace::open(project, folder::open_root(project)?, out)?;
     let stages = Stage::list(&project.folder()?)?;
     let shown = |stage: &Stage| {
         json!({

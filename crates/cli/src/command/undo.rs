@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 
 use super::Ended;
 use crate::args::Global;
+use crate::consent::{self, Publishing};
 use crate::failure::Failure;
+use crate::folder;
 use crate::project::Project;
 use crate::run::Open;
 use crate::shared::{self, Wanted};
@@ -47,6 +49,12 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
     };
     let changes: Vec<Change> =
         diff(&*open.project.blobs()?, before, earlier.after)?.iter().map(Change::reversed).collect();
+    if open.project.seat().is_some() {
+        let (blobs, base) = (open.project.blobs()?, earlier.after);
+        let of = &*earlier.publication;
+        let publishing = Publishing { open, blobs: &*blobs, folder: None, base, changes: &changes, verb: "undo", of };
+        consent::require(&publishing, None, out)?;
+    }
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
     let (cause, of, base) = (head::Cause::Undo, earlier.publication.as_str(), earlier.after);
     let wanted = Wanted { name, cause, of, actor: &actor, base, changes: &changes, keep: true };
@@ -119,12 +127,25 @@ impl Undo {
         if let Some((run, _)) = behind.as_ref().filter(|(run, _)| !run.state.is_over()) {
             return Err(not_over(run));
         }
-        let folder = behind.as_ref().map_or(project.root(), |(_, folder)| folder);
+        let folder = folder::open_behind(&project, behind.as_ref().map(|(_, agreement)| agreement))?;
         let opened = workspace::open(&project, folder, out)?;
-        let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
+        let rules = workspace::rules(opened.workspace.path(), Vec::new(), Vec::new())?;
         let ledger = Ledger::open(&project, out)?;
         let lock = workspace::lock(&project, &opened, out)?;
         let earlier = opened.workspace.publication(&self.id)?;
+        if open.project.seat().is_some() {
+            let changes: Vec<Change> = earlier.changes.iter().map(Change::reversed).collect();
+            let publishing = Publishing {
+                open: &open,
+                blobs: opened.workspace.blobs(),
+                folder: Some(opened.workspace.path()),
+                base: earlier.after,
+                changes: &changes,
+                verb: "undo",
+                of: &earlier.id,
+            };
+            consent::require(&publishing, None, out)?;
+        }
         let publication = opened.workspace.undo(&lock, &earlier, &rules, &new_id(), now_ms())?;
         ledger.record(&opened, &publication, out)?;
         // Before anything is said of the run: what is still in place was not undone.

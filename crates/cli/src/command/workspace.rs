@@ -16,6 +16,7 @@ use super::Ended;
 use crate::archive;
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::folder;
 use crate::project::Project;
 use crate::run::Open;
 use crate::shared::{Named, bring};
@@ -214,7 +215,7 @@ impl Add {
             None => {
                 let folder = self.dir.as_deref().unwrap_or(open.project.root());
                 let rules = workspace::rules(folder, Vec::new(), Vec::new())?;
-                let opened = workspace::open(&open.project, folder, out)?;
+                let opened = workspace::open(&open.project, folder::open_named(folder)?, out)?;
                 (opened.workspace.freeze(&rules, false, now_ms())?.id, Vec::new())
             }
         };

@@ -1,19 +1,19 @@
 //! Planning and acting: the agent in its cell, told what is wanted, and what it did found out afterwards.
 
 use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use actum_contract::agent::AgentKind;
 use actum_contract::digest::Digest;
 use actum_kernel::{Act, Acted, Changed, Desk, End, Event, Plan, State, Step, ToolOp, Totals, is_env_file};
 use actum_sandbox::{Ended, read_beneath};
-use actum_workspace::{Change, Kind, TreePath, deltas, diff, lookup, patch};
+use actum_workspace::{Change, deltas, diff, new_leaving_links, patch};
 use serde_json::{Value, json};
 
 use super::hands::{Done, RunHands};
 use super::offer::Asked;
 use super::program::{EXCHANGE, Program, Ran};
+use super::recording::{LINKS_ARE_DENIED, OBEYED_WAIT};
 use crate::failure::Failure;
 use crate::protect;
 
@@ -150,38 +150,32 @@ impl RunHands {
         totals.files = deltas(&all).count() as u64;
         totals.deltas = totals.files;
         let declared = &self.facts.agreement.work_item.output_files;
-        let behind = self.behind_links(before)?;
+        let behind = protect::behind_links(blobs, before)?;
+        let agreement = &self.facts.agreement;
+        let folder = agreement.shared.is_none().then_some(&*agreement.workspace);
         for change in deltas(&all) {
             let path = change.path.to_string();
             let is_behind = behind.iter().any(|target| change.path.as_path().starts_with(target));
-            if (is_behind || protect::is_obeyed(change.path.as_path())) && !declared.contains(&path) {
-                totals.protected.push(path);
+            let is_own = self.admission >= OBEYED_WAIT && self.shop.own_files.contain(folder, change.path.as_path());
+            if is_own || is_behind || protect::is_obeyed(change.path.as_path()) {
+                match declared.contains(&path) {
+                    false => totals.protected.push(path),
+                    true if self.admission >= OBEYED_WAIT => totals.obeyed.push(path),
+                    true => {}
+                }
             }
+        }
+        if self.admission >= LINKS_ARE_DENIED {
+            let links = new_leaving_links(blobs, before, sealed.after, &all)?;
+            let links = links.iter().map(ToString::to_string);
+            totals.leaving = links.filter(|path| !self.facts.agreement.work_item.links.contains(path)).collect();
         }
         let touched = deltas(&changes).map(|change| change.path.to_string());
         let left_out = sealed.left_out.iter().map(ToString::to_string);
         totals.env_files = touched.chain(left_out).filter(|path| is_env_file(path)).take(CHANGED_SHOWN).collect();
         let acted =
             Acted { act: act.clone(), end, state: sealed.after.to_hex(), changed, totals, ops, took_ms, answers };
-        Ok(Event::Acted(acted))
-    }
-
-    /// What links at the top of the workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`.
-    fn behind_links(&self, tree: Digest) -> Done<Vec<PathBuf>> {
-        let blobs = self.workspace.blobs();
-        let mut found = Vec::new();
-        for name in protect::obeyed_names() {
-            let Some(path) = TreePath::new(name.as_bytes()) else { continue };
-            if let Some(node) = lookup(blobs, tree, &path)?.filter(|node| node.kind == Kind::Symlink) {
-                let target = PathBuf::from(std::ffi::OsString::from_vec(blobs.read(node.digest)?));
-                // What leads out of the workspace cannot be changed from within.
-                let plain: PathBuf = target.components().filter(|part| *part != Component::CurDir).collect();
-                if plain.components().all(|part| matches!(part, Component::Normal(_))) {
-                    found.push(if name == ".github" { plain.join("workflows") } else { plain });
-                }
-            }
-        }
-        Ok(found)
+        Ok(Event::Acted(Box::new(acted)))
     }
 
     /// Runs the agent's program for one phase, within so much time. Its response, if it left

@@ -13,7 +13,8 @@ use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, V
 use actum_ledger::capsule::Capsule;
 use actum_ledger::journal::Outcome;
 use actum_workspace::{
-    Change, Freshness, Mode, NewStage, Publication, Rules, Stage, TreePath, Workspace, deltas, diff, lookup, rebase,
+    Change, Freshness, Mode, NewStage, OpenFolder, Publication, Rules, Stage, TreePath, Workspace, deltas, diff,
+    lookup, rebase,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -54,6 +55,8 @@ pub(crate) struct RunHands {
     pub(super) stage: Option<Stage>,
     /// Held as long as the stage is ours: nobody else runs anything in it or publishes it meanwhile.
     pub(super) still: Option<File>,
+    /// Which rules of admission hold. A repetition goes by those of its recording.
+    pub(super) admission: u64,
     /// The state that is repeated, if this is a repetition.
     pub(super) repeats: Option<Digest>,
     /// What the run that is repeated heard of its tools, if it was given some.
@@ -113,24 +116,24 @@ impl RunHands {
         }
         let at = match facts.agreement.shared {
             Some(_) => shop.no_folder()?,
-            None => facts.agreement.workspace.clone(),
+            None => crate::folder::open_agreed(&shop.root, &facts.agreement)?,
         };
-        Self::with(shop, facts, &at, folder, None)
+        Self::with(shop, facts, at, folder, None)
     }
 
     /// Hands that repeat a run on a copy of its input.
     pub(super) fn repeating(shop: Arc<Shop>, facts: Facts, before: Digest, folder: RunFolder) -> Done<Self> {
         let at = match facts.agreement.shared {
             Some(_) => shop.no_folder()?,
-            None => shop.root.clone(),
+            None => crate::folder::open_named(&shop.root)?,
         };
-        Self::with(shop, facts, &at, folder, Some(before))
+        Self::with(shop, facts, at, folder, Some(before))
     }
 
-    fn with(shop: Arc<Shop>, facts: Facts, at: &Path, folder: RunFolder, repeats: Option<Digest>) -> Done<Self> {
+    fn with(shop: Arc<Shop>, facts: Facts, at: OpenFolder, folder: RunFolder, repeats: Option<Digest>) -> Done<Self> {
         let rules = match &facts.agreement.shared {
             Some(name) => Rules::alone(Self::included(&shop, name)?, Vec::new())?,
-            None => rules(at, Vec::new(), Vec::new())?,
+            None => rules(at.path(), Vec::new(), Vec::new())?,
         };
         Ok(Self {
             workspace: shop.workspace(at)?,
@@ -140,6 +143,7 @@ impl RunHands {
             folder,
             stage: None,
             still: None,
+            admission: super::recording::ADMISSION,
             repeats,
             heard: None,
             heard_tools: false,

@@ -10,6 +10,15 @@ use super::hands::Facts;
 /// The version this program writes; it reads older ones.
 const VERSION: u64 = 1;
 
+/// The rules by which this program admits results. Recordings of before they were numbered have 0.
+pub(super) const ADMISSION: u64 = OBEYED_WAIT;
+
+/// From here on links that lead out of the workspace are denied.
+pub(super) const LINKS_ARE_DENIED: u64 = 1;
+
+/// From here on no run publishes files that other programs obey, also if they are declared.
+pub(super) const OBEYED_WAIT: u64 = 2;
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Recording {
@@ -31,6 +40,9 @@ pub(crate) struct Recording {
     /// Answers from outside that the run saw.
     #[serde(default)]
     pub answers: Vec<Value>,
+    /// The rules by which the result was admitted.
+    #[serde(default)]
+    pub admission: u64,
     /// Whether the agent was given tools, also if it asked for none.
     #[serde(default)]
     pub tools: bool,
@@ -61,6 +73,7 @@ impl Recording {
             capsule: capsule.to_json(),
             programs: programs.to_vec(),
             answers,
+            admission: ADMISSION,
             tools: !state.answers.is_empty(),
             contracts: if state.contracts.len() > 1 { state.contracts.clone() } else { Vec::new() },
         }

@@ -112,6 +112,7 @@ pub(crate) fn replay(
     let scratch = RunFolder::make(&shop.home, &format!(".replay-{}", new_id()))?;
     let mut hands = RunHands::repeating(Arc::clone(shop), facts, before, scratch.clone())?;
     hands.heard = recording.tools.then(|| recorded(recording.answers.clone()));
+    hands.admission = recording.admission;
     // Another one than the run's: what was spent there is on record.
     hands.live = live.then(|| format!("replay-{}", new_id()));
     hands.heard_tools = recording.tools && had_tools(&recording.answers);

@@ -21,7 +21,7 @@ use actum_ledger::webhook::Webhooks;
 use actum_sandbox::{Identity, Spawner};
 use actum_store::Store;
 use actum_store::blob::Folder as Blobs;
-use actum_workspace::{Mode, Stage, Workspace};
+use actum_workspace::{Mode, OpenFolder, Stage, Workspace};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -30,6 +30,7 @@ use super::hands::{Facts, RunHands};
 use super::shared::bring_files;
 use crate::command::doctor;
 use crate::config::{Config, SandboxConfig};
+use crate::consent::OwnFiles;
 use crate::contents;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -92,12 +93,12 @@ impl Open {
         Self::new(Project::seated(Arc::new(seat)), out)
     }
 
-    /// The run a stage or a publication belongs to, and the folder it works on. `id`: of the run, or of a stage of its.
-    pub(crate) fn run_behind(&self, id: &str) -> Result<Option<(Run, PathBuf)>, Failure> {
+    /// Returns the run that a stage or a publication belongs to. `id`: of the run, or of one of its stages.
+    pub(crate) fn run_behind(&self, id: &str) -> Result<Option<(Run, Agreement)>, Failure> {
         let prefix = id.split('.').next().unwrap_or(id);
         let Some(run) = self.named(prefix)? else { return Ok(None) };
         let agreed = actum_engine::read_without_contract(&run.metadata);
-        Ok(agreed.ok().map(|agreement| (run, agreement.workspace)))
+        Ok(agreed.ok().map(|agreement| (run, agreement)))
     }
 
     /// Writes down what was done about a run that is over. Tries again if the run changed meanwhile.
@@ -204,6 +205,8 @@ pub(crate) struct Shop {
     pub shelf: Shelf,
     pub spend: Arc<dyn Spend>,
     pub heads: Arc<dyn Heads>,
+    /// Files of the project that Actum obeys.
+    pub own_files: OwnFiles,
     /// Providers and prices as they were when the worker began.
     config: Config,
     counter: OnceLock<Arc<Counter>>,
@@ -248,8 +251,10 @@ impl Shop {
         let home = project.folder()?;
         let mode = doctor::best(project)?;
         let config = Config::read(project.root())?;
+        let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
         let shop = Self {
-            root: project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned()),
+            own_files: OwnFiles::of(&root, &config),
+            root,
             blobs: project.blobs()?,
             files: Arc::new(project.shelf(contents::Shelf::Files)?),
             waiter: open.waiter.clone(),
@@ -335,17 +340,17 @@ impl Shop {
         *modes.entry(folder.to_owned()).or_insert_with_key(|folder| found(folder))
     }
 
-    pub(crate) fn workspace(&self, folder: &Path) -> Result<Workspace, actum_workspace::Error> {
+    pub(crate) fn workspace(&self, folder: OpenFolder) -> Result<Workspace, actum_workspace::Error> {
         let blobs: Arc<dyn actum_contract::blob::Blobs> = self.blobs.clone();
-        Workspace::open(folder, &self.home, blobs)
+        Workspace::at(folder, &self.home, blobs)
     }
 
     /// A folder that holds nothing: where a workspace that no machine has would be.
-    pub(super) fn no_folder(&self) -> Result<PathBuf, Failure> {
+    pub(super) fn no_folder(&self) -> Result<OpenFolder, Failure> {
         let folder = self.home.join("shared");
         let unwritable = |e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display()));
         fs::create_dir_all(&folder).map_err(unwritable)?;
-        Ok(folder)
+        crate::folder::open_named(&folder)
     }
 
     /// The turn to sign a receipt, among all workers of the project. Nobody waits for good for one who stands still: then
@@ -589,6 +594,9 @@ fn self_check(home: &Path, spawner: &Spawner) -> Result<(), String> {
 }
 
 fn no_hands(failure: Failure, home: &Path) -> NoHands {
+    if failure.row.name == error::WORKSPACE_REPLACED {
+        return NoHands::Refused { code: error::WORKSPACE_REPLACED, message: failure.message };
+    }
     match (failure.is_passing(), failure.is_machines() || is_full(home)) {
         (true, _) => NoHands::PutOff(failure.message),
         (false, true) => NoHands::Machine(failure.message),

@@ -43,6 +43,7 @@ mod moved;
 mod objects;
 mod operations;
 mod outcome;
+mod paths;
 mod pointer;
 mod pointer_explain;
 mod pointer_guard;

@@ -358,7 +358,7 @@ fn random_script(dice: &mut Dice, home: &str) -> Value {
             operations.push(match dice.roll(4) {
                 0 => json!({"run": {"command": ["sh", "-c", format!("mkdir -p {home}/made; date -u +%Y > {home}/made/{step}-{n}; env | sort >> {home}/made/env; pwd >> {home}/made/env")]}}),
                 1 => json!({"write": {"path": path, "content": "#!/bin/sh\necho x\n", "executable": true}}),
-                2 => json!({"run": {"command": ["sh", "-c", format!("ln -s /nowhere {home}-link-{step}-{n}; printf '%s' {home} > {home}-{step}-{n}")]}}),
+                2 => json!({"run": {"command": ["sh", "-c", format!("ln -s nowhere {home}-link-{step}-{n}; printf '%s' {home} > {home}-{step}-{n}")]}}),
                 _ => json!({"write": {"path": path, "content": format!("{}", dice.roll(1000))}}),
             });
         }

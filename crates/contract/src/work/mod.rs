@@ -32,6 +32,9 @@ pub struct WorkItem {
     pub input_files: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output_files: Vec<String>,
+    /// Links that may lead out of the workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<String>,
     #[serde(default, skip_serializing_if = "Validation::is_empty")]
     pub validation: Validation,
     #[serde(default, skip_serializing_if = "Option::is_none")]

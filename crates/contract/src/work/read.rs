@@ -87,6 +87,7 @@ fn item(value: &Value, at: &str, flaws: &mut Vec<Flaw>) -> WorkItem {
     let dependencies = part.texts("dependencies");
     let input_files = paths(&mut part, "input_files");
     let output_files = paths(&mut part, "output_files");
+    let links = paths(&mut part, "links");
     let test_command = part.take("test_command").and_then(|value| command(&mut part, "test_command", &value));
     let publish = match part.text("publish").as_deref() {
         None | Some("workspace") => Publish::Workspace,
@@ -121,6 +122,7 @@ fn item(value: &Value, at: &str, flaws: &mut Vec<Flaw>) -> WorkItem {
         budget: read_budget(&budget, &below("budget"), flaws),
         input_files,
         output_files,
+        links,
         validation: read_validation(&validation, &below("validation"), flaws),
         test_command,
         publish,
@@ -254,7 +256,7 @@ pub fn schema() -> Value {
             "complexity": {"enum": COMPLEXITIES},
             "spend": object(json!({"max_total": {"type": "integer", "minimum": 0}, "currency": {"type": "string", "default": "usd_micros"}})),
         })),
-        "input_files": texts, "output_files": texts,
+        "input_files": texts, "output_files": texts, "links": texts,
         "validation": object(json!({
             "light": {"type": "array", "items": command}, "heavy": {"type": "array", "items": command},
         })),

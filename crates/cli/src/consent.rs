@@ -1,0 +1,158 @@
+//! Publishing files that programs obey (D-508). What Actum itself obeys is published by a person at the keyboard who confirms
+//! the diff, and by nobody else. What other programs obey is published so too, or after an approval that showed the diff.
+
+use std::io::{BufRead as _, IsTerminal as _};
+use std::path::{Path, PathBuf};
+
+use actum_api::error;
+use actum_contract::blob::Blobs;
+use actum_contract::digest::Digest;
+use actum_workspace::{Change, deltas, patch};
+use serde_json::json;
+
+use crate::approval::{self, Request};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::protect;
+use crate::run::Open;
+use crate::ui::{Out, clean, clean_text, count, stdin_is_terminal};
+
+/// As many hexadecimal digits of a diff's BLAKE3 confirm it.
+const DIGITS: usize = 16;
+/// Paths that are named in a message.
+const PATHS_SHOWN: usize = 5;
+
+/// A publication that somebody asks for.
+pub(crate) struct Publishing<'a> {
+    pub open: &'a Open,
+    pub blobs: &'a dyn Blobs,
+    /// The folder of the workspace; none if it is a shared one.
+    pub folder: Option<&'a Path>,
+    /// The state that the changes start from.
+    pub base: Digest,
+    pub changes: &'a [Change],
+    /// `publish` or `undo`, and the run or stage that it is about.
+    pub verb: &'static str,
+    pub of: &'a str,
+}
+
+/// The files of the project that Actum reads because `actum.toml` names them, and `actum.toml` itself.
+pub(crate) struct OwnFiles(Vec<PathBuf>);
+
+impl OwnFiles {
+    pub(crate) fn of(root: &Path, config: &Config) -> Self {
+        Self(config.files.iter().map(|file| root.join(file)).collect())
+    }
+
+    /// Whether Actum obeys a path of a workspace.
+    pub(crate) fn contain(&self, workspace: Option<&Path>, path: &Path) -> bool {
+        protect::is_own(path) || workspace.is_some_and(|folder| self.0.contains(&folder.join(path)))
+    }
+}
+
+/// Changes of files that programs obey.
+struct Obeyed {
+    changes: Vec<Change>,
+    /// Those that Actum obeys.
+    own: Vec<String>,
+    patch: Vec<u8>,
+}
+
+impl Obeyed {
+    fn of(publishing: &Publishing<'_>) -> Result<Self, Failure> {
+        let project = &publishing.open.project;
+        let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
+        // What cannot be read now is not obeyed either: Actum refuses to start on it.
+        let files = OwnFiles::of(&root, &Config::read(project.root()).unwrap_or_default());
+        let behind = protect::behind_links(publishing.blobs, publishing.base)?;
+        let (mut changes, mut own) = (Vec::new(), Vec::new());
+        for change in deltas(publishing.changes) {
+            let path = change.path.as_path();
+            let is_own = files.contain(publishing.folder, path);
+            if is_own {
+                own.push(change.path.to_string());
+            }
+            if is_own || protect::is_obeyed(path) || behind.iter().any(|target| path.starts_with(target)) {
+                changes.push(change.clone());
+            }
+        }
+        let patch = patch(publishing.blobs, &changes)?;
+        Ok(Self { changes, own, patch })
+    }
+
+    fn digits(&self) -> String {
+        Digest::blake3(&self.patch).to_hex()[..DIGITS].to_owned()
+    }
+
+    fn paths(&self) -> Vec<String> {
+        self.changes.iter().map(|change| change.path.to_string()).collect()
+    }
+
+    fn named(&self) -> String {
+        let paths = self.paths();
+        let shown = paths.iter().take(PATHS_SHOWN).map(|path| clean(path)).collect::<Vec<_>>().join(", ");
+        match paths.len().checked_sub(PATHS_SHOWN).filter(|more| *more > 0) {
+            Some(more) => format!("{shown} and {more} more"),
+            None => shown,
+        }
+    }
+}
+
+/// Fails unless a person has agreed to publish the files among the changes that programs obey. `confirmed`: the value of
+/// `--protected`, empty if it was given without one.
+pub(crate) fn require(publishing: &Publishing<'_>, confirmed: Option<&str>, out: &Out) -> Result<(), Failure> {
+    let obeyed = Obeyed::of(publishing)?;
+    if obeyed.changes.is_empty() {
+        return Ok(());
+    }
+    let project = &publishing.open.project;
+    let (home, tenant, of) = (project.folder()?, project.tenant()?, publishing.of);
+    let agreed = json!({"patch": Digest::blake3(&obeyed.patch).to_hex(), "of": of});
+    let request = Request {
+        tool: format!("{} {of}", publishing.verb),
+        tenant: &tenant,
+        wants: obeyed.paths().iter().map(|path| format!("to change {}", clean(path))).collect(),
+        agreed: &agreed,
+        shown: json!({"paths": obeyed.paths(), "diff": String::from_utf8_lossy(&obeyed.patch)}),
+    };
+    if project.seat().is_some() {
+        if let Some(path) = obeyed.own.first() {
+            let message = format!("Actum obeys {}: only a person at the keyboard publishes it", clean(path));
+            return Err(Failure::new(error::PROTECTED, message)
+                .details(json!({"paths": obeyed.own}))
+                .hint(format!("`actum apply {of} --protected` where the project is shows the diff and asks")));
+        }
+        return approval::take(&home, &request).map(drop);
+    }
+    match confirmed {
+        Some("") => ask(&obeyed, of, out),
+        Some(digits) if digits == obeyed.digits() => Ok(()),
+        Some(_) => Err(refused(&obeyed, "the diff is not the one that was confirmed")
+            .hint(format!("`actum apply {of} --protected` shows the diff as it is now"))),
+        None if obeyed.own.is_empty() && approval::taken(&home, &request)?.is_some() => Ok(()),
+        None => Err(refused(&obeyed, "a person has to confirm the diff")
+            .hint(format!("`actum apply {of} --protected` shows the diff and asks"))),
+    }
+}
+
+fn refused(obeyed: &Obeyed, why: &str) -> Failure {
+    Failure::new(error::PROTECTED, format!("programs obey {}: {why}", obeyed.named()))
+        .details(json!({"paths": obeyed.paths(), "own": obeyed.own, "digest": obeyed.digits()}))
+}
+
+/// Shows the diff and asks on the terminal. Where there is none, the digest of what was shown confirms it.
+fn ask(obeyed: &Obeyed, of: &str, out: &Out) -> Result<(), Failure> {
+    out.aside(clean_text(&String::from_utf8_lossy(&obeyed.patch)).trim_end());
+    if !stdin_is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(refused(obeyed, "there is no terminal to ask on")
+            .hint(format!("`actum apply {of} --protected={}` confirms exactly this diff", obeyed.digits())));
+    }
+    let files = count(obeyed.changes.len() as u64, "file", "files");
+    out.aside(&format!("programs obey {}\npublish {files} as shown? type yes:", obeyed.named()));
+    let mut answer = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut answer);
+    match answer.trim() {
+        "yes" => Ok(()),
+        _ => Err(refused(obeyed, "the diff was not confirmed")),
+    }
+}
