@@ -15,7 +15,8 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::protect;
 use crate::run::Open;
-use crate::ui::{Out, clean, clean_text, count, stdin_is_terminal};
+use crate::terminal::Marker;
+use crate::ui::{Out, clean, count, stdin_is_terminal};
 
 /// As many hexadecimal digits of a diff's BLAKE3 confirm it.
 const DIGITS: usize = 16;
@@ -142,7 +143,9 @@ fn refused(obeyed: &Obeyed, why: &str) -> Failure {
 
 /// Shows the diff and asks on the terminal. Where there is none, the digest of what was shown confirms it.
 fn ask(obeyed: &Obeyed, of: &str, out: &Out) -> Result<(), Failure> {
-    out.aside(clean_text(&String::from_utf8_lossy(&obeyed.patch)).trim_end());
+    let mut marker = Marker::default();
+    let patch = marker.mark(&obeyed.patch) + &marker.end();
+    out.aside(patch.trim_end());
     if !stdin_is_terminal() || !std::io::stderr().is_terminal() {
         return Err(refused(obeyed, "there is no terminal to ask on")
             .hint(format!("`actum apply {of} --protected={}` confirms exactly this diff", obeyed.digits())));

@@ -118,7 +118,8 @@ fn window(source: &str, at: usize) -> (String, usize) {
     let end = border(start + SHOWN_BYTES);
     let lead = if start > 0 { "…" } else { "" };
     let tail = if end < source.len() { "…" } else { "" };
-    let clean = |s: &str| s.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    // Line breaks are no part of one line; the caret below stays where it is.
+    let clean = |s: &str| crate::ui::clean(&s.replace(char::is_control, " "));
     let caret = lead.chars().count() + source[start..border(at).max(start)].chars().count();
     (format!("{lead}{}{tail}", clean(&source[start..end])), caret)
 }

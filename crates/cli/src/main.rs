@@ -35,6 +35,7 @@ mod run;
 mod seat;
 mod shared;
 mod telemetry;
+mod terminal;
 mod tool;
 mod ui;
 mod workspace;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Err(failure) => Err(failure),
     };
     telemetry::end();
+    out.finish();
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(failure) => out.fail(&failure),

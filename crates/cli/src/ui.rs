@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::terminal::{self, Marker, is_deceiving};
 
 #[derive(Debug)]
 pub(crate) struct Out {
@@ -16,6 +17,8 @@ pub(crate) struct Out {
     quiet: bool,
     verbose: bool,
     stdout: io::Stdout,
+    /// Marks what a terminal would obey, if stdout is one.
+    marker: Option<Marker>,
     /// The reader has seen enough and is gone; work goes on without it.
     unread: bool,
     kept: Option<Mutex<Kept>>,
@@ -32,6 +35,8 @@ pub(crate) struct Kept {
     pub is_cut: bool,
 }
 
+/// The argument by which results reach a terminal unmarked.
+pub(crate) const RAW: &str = "raw";
 /// What is kept of the results of a command.
 pub(crate) const RESULT_BYTES_MAX: usize = 64 << 20;
 /// Lines that are kept of each.
@@ -40,13 +45,27 @@ const REMARKS_MAX: usize = 1_000;
 impl Out {
     pub(crate) fn new(global: &Global) -> Self {
         let Global { json, quiet, verbose, .. } = *global;
-        Self { json, quiet, verbose, stdout: io::stdout(), unread: false, kept: None }
+        let stdout = io::stdout();
+        let marker = stdout.is_terminal().then(|| if json { Marker::of_json() } else { Marker::default() });
+        Self { json, quiet, verbose, stdout, marker, unread: false, kept: None }
+    }
+
+    /// Passes results on to a terminal as they are.
+    pub(crate) fn set_raw(&mut self) {
+        self.marker = None;
+    }
+
+    /// Prints what was held back because the rest of it could still come.
+    pub(crate) fn finish(&mut self) {
+        if let Some(rest) = self.marker.take().map(|mut marker| marker.end()).filter(|rest| !rest.is_empty()) {
+            self.bytes(rest.as_bytes());
+        }
     }
 
     /// Collects instead of printing.
     pub(crate) fn captured(json: bool) -> Self {
         let kept = Some(Mutex::default());
-        Self { json, quiet: false, verbose: false, stdout: io::stdout(), unread: false, kept }
+        Self { json, quiet: false, verbose: false, stdout: io::stdout(), marker: None, unread: false, kept }
     }
 
     /// What was collected.
@@ -58,7 +77,7 @@ impl Out {
         self.kept.is_some()
     }
 
-    /// Prints bytes as they are, for results that are documents themselves.
+    /// Prints bytes: as they are, or marked if they go to a terminal.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         if let Some(kept) = &mut self.kept {
             let kept = kept.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +90,8 @@ impl Out {
         if self.unread {
             return;
         }
+        let marked = self.marker.as_mut().map(|marker| marker.mark(bytes));
+        let bytes = marked.as_deref().map_or(bytes, str::as_bytes);
         match self.stdout.write_all(bytes).and_then(|()| self.stdout.flush()) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => self.unread = true,
@@ -133,30 +154,28 @@ impl Out {
     }
 }
 
-/// A line on stderr. If even that cannot be written there is nobody left to tell.
+/// Prints a line on stderr, marked if that is a terminal. If it cannot be written, there is no one left to read it.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = match io::stderr().is_terminal() {
+        true => writeln!(io::stderr(), "{}", terminal::mark(text)),
+        false => writeln!(io::stderr(), "{text}"),
+    };
 }
 
 pub(crate) fn stdin_is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Text that others have chosen, such as names of files and words of agents, for a terminal: one line, and nothing in it that
-/// a terminal would obey.
+/// Returns text that others have chosen, such as names of files and words of agents, for one line: what a terminal would obey or
+/// a reader would not see is replaced.
 pub(crate) fn clean(text: &str) -> String {
-    let is_obeyed = |c: char| {
-        let is_turning =
-            matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        c.is_control() || is_turning
-    };
-    text.chars().map(|c| if is_obeyed(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// The same for text of several lines.
-pub(crate) fn clean_text(text: &str) -> String {
-    let line = |line: &str| line.split('\t').map(clean).collect::<Vec<_>>().join("\t");
-    text.split('\n').map(|one| line(one.strip_suffix('\r').unwrap_or(one))).collect::<Vec<_>>().join("\n")
+    let mut before = None;
+    let replaced = text.chars().map(|c| {
+        let shown = if is_deceiving(c, before) { '\u{fffd}' } else { c };
+        before = Some(shown);
+        shown
+    });
+    replaced.collect()
 }
 
 /// A number with its noun.
@@ -190,7 +209,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_that_a_terminal_would_obey() {
-        for c in "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}\0\t\n\r\u{1b}\u{7f}\u{9b}".chars() {
+        for c in "\u{61c}\u{200b}\u{feff}\u{ad}\u{e0041}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}\0\t\n\r\u{1b}\u{7f}\u{9b}".chars() {
             assert_eq!(clean(&format!("a{c}b")), "a\u{fffd}b", "{c:?}");
         }
         // Words of any direction, and letters that are put together, are words.

@@ -133,6 +133,17 @@ impl Program {
         run(self.command(arguments), input)
     }
 
+    /// Runs to the end with stdin, stdout and stderr on a terminal of its own; what it printed is in `stdout`.
+    pub fn on_terminal(&self, arguments: &[&str], input: &[u8]) -> Ended {
+        let command = self.command(arguments);
+        let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
+        let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).map(quoted).collect();
+        let mut terminal = Command::new("script");
+        terminal.args(["-qec", &words.join(" "), "/dev/null"]).current_dir(self.folder.path()).env_clear();
+        terminal.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        run(terminal, input)
+    }
+
     /// The same call without the flags for every call, asked of a server.
     pub(crate) fn away(&self, arguments: &[&str], env: &[(&str, &str)], input: &[u8]) -> Ended {
         let mut command = Command::new(&self.path);

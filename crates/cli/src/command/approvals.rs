@@ -15,7 +15,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::shop::Open;
-use crate::ui::{Out, table};
+use crate::ui::{Out, clean, table};
 use crate::workspace::new_id;
 
 /// The type of the entries that say what was decided.
@@ -55,13 +55,13 @@ impl Verb {
         outside_only()?;
         let found = approval::list(&Project::find(global)?.folder()?)?;
         out.result(&json!({"approvals": found}), || {
-            let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+            let text = |value: &Value, key: &str| clean(value[key].as_str().unwrap_or_default());
             let wants = |value: &Value| {
                 let words = value["wants"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                words.collect::<Vec<_>>().join(", ")
+                clean(&words.collect::<Vec<_>>().join(", "))
             };
             // What is agreed to, as far as there is room; `--json` has all of it.
-            let call = |value: &Value| value["call"].to_string().chars().take(60).collect::<String>();
+            let call = |value: &Value| clean(&value["call"].to_string()).chars().take(60).collect::<String>();
             let row = |v: &Value| {
                 vec![text(v, "id"), text(v, "state"), text(v, "tool_id"), wants(v), text(v, "expires_at"), call(v)]
             };

@@ -23,10 +23,17 @@ pub(crate) struct Diff {
     /// Only name the paths
     #[arg(long)]
     stat: bool,
+
+    /// Print the bytes as they are, also on a terminal, which may obey them
+    #[arg(long)]
+    raw: bool,
 }
 
 impl Diff {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        if self.raw {
+            out.set_raw();
+        }
         let project = Project::find(global)?;
         if project.is_guest()? || Open::new(Project::find(global)?, out)?.run_on_shared(&self.id)?.is_some() {
             let unknown = Failure::new(actum_api::error::NOT_FOUND, format!("there is no run {:?}", self.id));

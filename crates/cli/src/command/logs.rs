@@ -1,7 +1,7 @@
 //! `actum logs`: what a run or an execution has put out so far, and with `-f` until it ends.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
+use crate::terminal::Marker;
 use crate::ui::Out;
 
 #[derive(Debug, Args)]
@@ -26,6 +27,10 @@ pub(crate) struct Logs {
     /// Go on until it has ended
     #[arg(short, long)]
     follow: bool,
+
+    /// Print the bytes as they are, also on a terminal, which may obey them
+    #[arg(long)]
+    raw: bool,
 }
 
 /// How often a stream is looked at for more.
@@ -33,6 +38,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Logs {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
+        if self.raw {
+            out.set_raw();
+        }
         let project = Project::find(global)?;
         let folder = crate::execution::folder_of(&project, &self.id)?;
         if !folder.is_dir() {
@@ -51,6 +59,7 @@ impl Logs {
         }
         let mut output = Tail::new(folder.join("stdout"));
         let mut errors = Tail::new(folder.join("stderr"));
+        errors.marker = (!self.raw && std::io::stderr().is_terminal()).then(Marker::default);
         loop {
             // Looked at first: what was written before the end is read after it.
             let is_over = !self.follow || !crate::execution::is_under_way(&folder);
@@ -104,11 +113,13 @@ impl Logs {
 struct Tail {
     path: PathBuf,
     file: Option<File>,
+    /// For what does not go by `Out`.
+    marker: Option<Marker>,
 }
 
 impl Tail {
     fn new(path: PathBuf) -> Self {
-        Self { path, file: None }
+        Self { path, file: None, marker: None }
     }
 
     /// Copies what has come since to where results go. True if there was something.
@@ -124,7 +135,9 @@ impl Tail {
             return self.copy(out);
         }
         let bytes = self.read();
-        let written = std::io::stderr().write_all(&bytes).and_then(|()| std::io::stderr().flush());
+        let marked = self.marker.as_mut().map(|marker| marker.mark(&bytes));
+        let shown = marked.as_deref().map_or(&*bytes, str::as_bytes);
+        let written = std::io::stderr().write_all(shown).and_then(|()| std::io::stderr().flush());
         !bytes.is_empty() && written.is_ok()
     }
 

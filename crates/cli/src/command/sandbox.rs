@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::{self, Seen};
-use crate::ui::{Out, note};
+use crate::ui::{Out, clean, note};
 use crate::workspace::new_id;
 
 #[derive(Debug, Args)]
@@ -295,9 +295,7 @@ impl Out {
     /// Something the user should know though nothing failed.
     fn warn(&self, text: &str) {
         if !self.quiet() {
-            // What a program has chosen does not get at the terminal.
-            let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-            note(&format!("actum: {clean}"));
+            note(&format!("actum: {}", clean(text)));
         }
     }
 }

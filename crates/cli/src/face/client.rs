@@ -105,6 +105,9 @@ pub(crate) fn run(server: &str, global: &Global, typed: &ArgMatches, out: &mut O
     }
     let token = token(global.token_file.as_deref())?;
     out.detail(&format!("{} {server}{}", request.form.route.method.word(), request.target()));
+    if request.is_raw {
+        out.set_raw();
+    }
     if request.follows {
         return match request.form.route.streams {
             true => follow::events(server, &token, &request, out),

@@ -19,7 +19,7 @@ use super::shape::{ACTOR, Form, Kind, Shape, forms};
 use super::{JSON, JSON_LINES};
 use crate::document::Document;
 use crate::failure::Failure;
-use crate::ui::stdin_is_terminal;
+use crate::ui::{RAW, stdin_is_terminal};
 
 const YAML: &str = "application/yaml";
 
@@ -40,6 +40,8 @@ pub(super) struct Request {
     pub content: Option<(&'static str, Vec<u8>)>,
     /// Whether it is to go on with what comes later.
     pub follows: bool,
+    /// Whether the answer reaches a terminal unmarked.
+    pub is_raw: bool,
     /// Whether what it submits is waited for.
     pub waits: bool,
 }
@@ -122,7 +124,7 @@ fn hindrances(form: &Form, typed: &ArgMatches) -> Vec<String> {
             _ if is_fixed(form, arg) && given => {}
             _ if is_fixed(form, arg) && arg.get_id() == DETACH => {}
             _ if is_fixed(form, arg) => found.push(format!("{name} has to be given")),
-            None if arg.get_id() == FOLLOW => {}
+            None if arg.get_id() == FOLLOW || arg.get_id() == RAW => {}
             None if given && arg.get_id() == ACTOR => {
                 found.push(format!("{name} cannot be given: who acts is whose token it is"));
             }
@@ -145,11 +147,19 @@ fn raw<'a>(typed: &'a ArgMatches, arg: &Arg) -> Vec<&'a OsStr> {
 }
 
 fn fill(form: &'static Form, typed: &ArgMatches) -> Result<Request, Failure> {
-    let mut request =
-        Request { form, path: Vec::new(), query: Vec::new(), content: None, follows: false, waits: false };
+    let mut request = Request {
+        form,
+        path: Vec::new(),
+        query: Vec::new(),
+        content: None,
+        follows: false,
+        is_raw: false,
+        waits: false,
+    };
     let detached = typed.try_get_one::<bool>(DETACH).ok().flatten();
     request.waits = form.route.fixed.contains(&"--detach") && detached != Some(&true);
     request.follows = typed.try_get_one::<bool>(FOLLOW).ok().flatten() == Some(&true);
+    request.is_raw = typed.try_get_one::<bool>(RAW).ok().flatten() == Some(&true);
     let mut fields = Map::new();
     for shape in &form.shapes {
         let values = raw(typed, &shape.arg);

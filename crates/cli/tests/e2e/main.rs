@@ -78,6 +78,7 @@ mod spend;
 mod store;
 mod tamper;
 mod telemetry;
+mod terminal;
 mod token;
 mod tools;
 mod tools_fence;
