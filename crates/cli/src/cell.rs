@@ -11,6 +11,7 @@ use actum_sandbox::{Access, Cell, Ended, Grant, Limits, Network, Rules};
 
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
+use crate::obeyed;
 
 /// Where programs are looked for.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -47,20 +48,6 @@ const SECRET: &[&str] = &[
     "/etc/sudoers.d",
     "/etc/ssh",
     "/etc/ssl/private",
-    "~/.ssh",
-    "~/.aws",
-    "~/.azure",
-    "~/.config/gcloud",
-    "~/.config/gh",
-    "~/.docker",
-    "~/.gnupg",
-    "~/.kube",
-    "~/.netrc",
-    "~/.npmrc",
-    "~/.pypirc",
-    "~/.git-credentials",
-    "~/.cargo/credentials.toml",
-    "~/.password-store",
 ];
 
 /// Environment of every program, whatever the machine's is: the same call gives the same answer.
@@ -174,7 +161,9 @@ impl Wanted<'_> {
         }
         // Of a stage nothing is shown that would have to be hidden.
         hide_own(&mut grants, &mut deny, if self.stage.is_empty() && !is_bare { Some(&self.root) } else { None })?;
-        hide_secrets(&grants, &self.read, &self.write, &mut deny);
+        let own = [self.root.as_path(), self.folder.as_path()];
+        let named: Vec<&Path> = self.read.iter().chain(&self.write).map(PathBuf::as_path).chain(own).collect();
+        hide_secrets(&grants, &named, &mut deny);
         deny.sort();
         deny.dedup();
         if let Some(folder) = &self.programs {
@@ -284,16 +273,29 @@ fn is_store(name: &std::ffi::OsStr) -> bool {
     [".git", "node_modules", "target", ".venv"].iter().any(|store| name == *store)
 }
 
-/// Keys and passwords in the usual places are shown only to whom they were named.
-fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, read: &[PathBuf], write: &[PathBuf], deny: &mut Vec<PathBuf>) {
-    for text in SECRET {
-        let Ok(path) = crate::config::expand((*text).to_owned()).canonicalize() else { continue };
+/// Hides keys and passwords in the usual places from programs, unless the user has named them or a folder in them.
+fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, named: &[&Path], deny: &mut Vec<PathBuf>) {
+    let home = std::env::var_os("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
+    let home = home.filter(|home| grants.keys().any(|grant| grant.starts_with(home) || home.starts_with(grant)));
+    let in_home = home.iter().flat_map(|home| obeyed::secrets_of(home));
+    for secret in SECRET.iter().map(PathBuf::from).chain(in_home) {
+        let Ok(path) = secret.canonicalize() else { continue };
         let is_shown = grants.keys().any(|grant| path.starts_with(grant));
-        let is_named = read.iter().chain(write).any(|named| named.starts_with(&path));
+        // `--read ~/.codex` means what is in it; `--read ~/.config` does not mean the keys of all programs.
+        let is_folder_of = |named: &Path| {
+            path.parent() == Some(named)
+                && home.as_ref().is_some_and(|home| named.parent() == Some(home) && !is_shared(named))
+        };
+        let is_named = named.iter().any(|named| named.starts_with(&path) || is_folder_of(named));
         if is_shown && !is_named {
             deny.push(path);
         }
     }
+}
+
+/// Whether many programs keep their things in a folder of a home.
+fn is_shared(folder: &Path) -> bool {
+    [".config", ".local", ".cache", "snap", ".var"].iter().any(|name| folder.ends_with(name))
 }
 
 /// Where tools that live in a home look for their own things.

@@ -13,8 +13,8 @@ use serde_json::json;
 use crate::approval::{self, Request};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::protect;
-use crate::run::Open;
+use crate::protect::{self, ObeyedChanges};
+use crate::run::{ADMISSION, Open};
 use crate::terminal::Marker;
 use crate::ui::{Out, clean, count, stdin_is_terminal};
 
@@ -29,8 +29,9 @@ pub(crate) struct Publishing<'a> {
     pub blobs: &'a dyn Blobs,
     /// The folder of the workspace; none if it is a shared one.
     pub folder: Option<&'a Path>,
-    /// The state that the changes start from.
+    /// The state that the changes start from, and the one that they lead to.
     pub base: Digest,
+    pub after: Digest,
     pub changes: &'a [Change],
     /// `publish` or `undo`, and the run or stage that it is about.
     pub verb: &'static str,
@@ -65,7 +66,8 @@ impl Obeyed {
         let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
         // What cannot be read now is not obeyed either: Actum refuses to start on it.
         let files = OwnFiles::of(&root, &Config::read(project.root()).unwrap_or_default());
-        let behind = protect::behind_links(publishing.blobs, publishing.base)?;
+        let trees = [publishing.base, publishing.after];
+        let found = ObeyedChanges::find(publishing.blobs, trees, publishing.changes, ADMISSION)?;
         let (mut changes, mut own) = (Vec::new(), Vec::new());
         for change in deltas(publishing.changes) {
             let path = change.path.as_path();
@@ -73,7 +75,7 @@ impl Obeyed {
             if is_own {
                 own.push(change.path.to_string());
             }
-            if is_own || protect::is_obeyed(path) || behind.iter().any(|target| path.starts_with(target)) {
+            if is_own || found.contain(&change.path) {
                 changes.push(change.clone());
             }
         }
@@ -114,7 +116,11 @@ pub(crate) fn require(publishing: &Publishing<'_>, confirmed: Option<&str>, out:
         tenant: &tenant,
         wants: obeyed.paths().iter().map(|path| format!("to change {}", clean(path))).collect(),
         agreed: &agreed,
-        shown: json!({"paths": obeyed.paths(), "diff": String::from_utf8_lossy(&obeyed.patch)}),
+        shown: json!({
+            "paths": obeyed.paths(),
+            "diff": String::from_utf8_lossy(&obeyed.patch),
+            "source": protect::remark_on(deltas(publishing.changes).map(|change| change.path.as_path())),
+        }),
     };
     if project.seat().is_some() {
         if let Some(path) = obeyed.own.first() {

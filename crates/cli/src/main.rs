@@ -22,6 +22,7 @@ mod key;
 mod log;
 mod metrics;
 mod model;
+mod obeyed;
 mod progress;
 mod project;
 mod protect;

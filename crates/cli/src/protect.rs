@@ -4,8 +4,8 @@
 //! Those that exist are shown read only, and the folders on the way to them stay where they are. Those that appear, or are
 //! no longer what they were, are taken away afterwards and put aside.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,61 +14,31 @@ use std::path::{Component, Path, PathBuf};
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use actum_sandbox::Access;
-use actum_workspace::{Kind, TreePath, lookup};
+use actum_workspace::{Change, TreePath, steering_changes, top_links};
 
 use crate::failure::Failure;
+use crate::obeyed::{self, ObeyedKind, ObeyedName};
+use crate::run::{ADMISSION, REPOSITORIES_ARE_OBEYED};
+use crate::ui::clean;
 
 /// In a repository's own folder: what makes git run something or look elsewhere.
 const IN_GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir", "modules", "worktrees"];
 
-/// In any folder.
-const ANYWHERE: &[&str] = &[
-    ".bashrc",
-    ".bash_profile",
-    ".bash_login",
-    ".bash_logout",
-    ".profile",
-    ".zshrc",
-    ".zshenv",
-    ".zprofile",
-    ".zlogin",
-    ".envrc",
-    ".mcp.json",
-    ".vscode",
-    ".idea",
-    ".claude",
-    ".codex",
-    ".cursor",
-    ".gemini",
-    ".gitmodules",
-    ".gitconfig",
-    ".ripgreprc",
-    ".pre-commit-config.yaml",
-    ".husky",
-    ".devcontainer",
-    ".direnv",
-    ".actum",
-    "actum.toml",
-    "AGENTS.md",
-    "CLAUDE.md",
-    "GEMINI.md",
-    ".cursorrules",
-    ".windsurfrules",
-    ".npmrc",
-    ".yarnrc",
-    ".yarnrc.yml",
-    ".tmux.conf",
-    ".vimrc",
-    ".exrc",
-    ".gdbinit",
-    ".lldbinit",
-    ".netrc",
-    ".cargo",
-    ".zed",
-    ".bash_aliases",
-    ".nvim.lua",
-    "lefthook.yml",
+/// What programs obey in repositories of other systems. What a repository keeps there besides has to stay writable.
+const IN_REPOSITORY: &[(&str, &[&str])] = &[
+    (".hg", &["hgrc", "hgrc-not-shared", "sharedpath", "requires"]),
+    (".jj", &["repo/config.toml", "config.toml"]),
+    (".bzr", &["branch"]),
+    (".sl", &["config", "sharedpath", "requires"]),
+    (".pijul", &["config"]),
+    ("_darcs", &["prefs"]),
 ];
+
+/// Folders that package managers fill. Most of what programs obey elsewhere has no effect in them.
+const STORES: &[&str] = &["node_modules", ".venv", "site-packages", "target"];
+
+/// The rules by which what a cell may write to is protected within such a folder.
+const RULES_IN_STORES: u64 = 0;
 
 /// Entries that are looked at in one tree. Whoever has more is told that the rest is not protected.
 const ENTRIES_MAX: usize = 2_000_000;
@@ -89,20 +59,63 @@ struct Was {
     end: Option<(PathBuf, (u64, u64))>,
 }
 
-fn is(name: &std::ffi::OsStr, names: &[&str]) -> bool {
+fn is(name: &OsStr, names: &[&str]) -> bool {
     names.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Whether other programs obey a file of a workspace.
-pub(crate) fn is_obeyed(path: &Path) -> bool {
-    let mut parts = path.iter().peekable();
-    while let Some(part) = parts.next() {
-        let in_workflows = is(part, &[".github"]) && parts.peek().is_some_and(|next| is(next, &["workflows"]));
-        if is(part, ANYWHERE) || in_workflows {
-            return true;
-        }
+/// The changes of a tree that other programs obey.
+pub(crate) struct ObeyedChanges {
+    behind: Vec<PathBuf>,
+    steering: HashSet<TreePath>,
+    rules: u64,
+}
+
+impl ObeyedChanges {
+    /// Looks at the changes from `before` to `after`, by the rules of admission of a version.
+    pub(crate) fn find(
+        blobs: &dyn Blobs,
+        [before, after]: [Digest; 2],
+        changes: &[Change],
+        rules: u64,
+    ) -> Result<Self, Failure> {
+        let steering = match rules >= REPOSITORIES_ARE_OBEYED {
+            true => steering_changes(blobs, after, changes)?,
+            false => Vec::new(),
+        };
+        let behind = behind_links(blobs, before, rules)?;
+        Ok(Self { behind, steering: steering.into_iter().collect(), rules })
     }
-    false
+
+    pub(crate) fn contain(&self, path: &TreePath) -> bool {
+        self.behind.iter().any(|target| path.as_path().starts_with(target))
+            || self.steering.contains(path)
+            || is_obeyed(path.as_path(), self.rules)
+    }
+}
+
+/// Whether other programs obey a file of a workspace because of its name.
+fn is_obeyed(path: &Path, rules: u64) -> bool {
+    obeyed::all_of(path).any(|row| counts(row, rules))
+}
+
+fn counts(row: &ObeyedName, rules: u64) -> bool {
+    row.kind != ObeyedKind::Source && row.rules <= rules
+}
+
+/// Paths that are named in a remark.
+const PATHS_SHOWN: usize = 5;
+
+/// Returns a line that names the files among some paths that programs run or obey, source among them, and by what. None if there
+/// are none.
+pub(crate) fn remark_on<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<String> {
+    let found = paths.filter_map(|path| Some((path, obeyed::all_of(path).next()?)));
+    let mut named: Vec<String> = found
+        .map(|(path, row)| format!("{} ({}: {})", clean(&path.to_string_lossy()), row.program, row.effect))
+        .collect();
+    let more = named.len().saturating_sub(PATHS_SHOWN);
+    named.truncate(PATHS_SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| format!("other programs run or obey {}{more}", named.join(", ")))
 }
 
 /// Whether Actum itself obeys a file of a workspace, whatever project it is taken for.
@@ -111,17 +124,17 @@ pub(crate) fn is_own(path: &Path) -> bool {
 }
 
 /// What links at the top of a workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`.
-pub(crate) fn behind_links(blobs: &dyn Blobs, tree: Digest) -> Result<Vec<PathBuf>, Failure> {
+fn behind_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
-    for name in ANYWHERE.iter().copied().chain([".github"]) {
-        let Some(path) = TreePath::new(name.as_bytes()) else { continue };
-        if let Some(node) = lookup(blobs, tree, &path)?.filter(|node| node.kind == Kind::Symlink) {
-            let target = PathBuf::from(OsString::from_vec(blobs.read(node.digest)?));
-            // What leads out of the workspace cannot be changed from within.
-            let plain: PathBuf = target.components().filter(|part| *part != Component::CurDir).collect();
-            if plain.components().all(|part| matches!(part, Component::Normal(_))) {
-                found.push(if name == ".github" { plain.join("workflows") } else { plain });
-            }
+    for (path, target) in top_links(blobs, tree)? {
+        let is_named = obeyed::named(path.as_path()).is_some_and(|row| counts(row, rules));
+        let is_github = path.as_bytes().eq_ignore_ascii_case(b".github");
+        let target = PathBuf::from(OsString::from_vec(target));
+        // What leads out of the workspace cannot be changed from within.
+        let plain: PathBuf = target.components().filter(|part| *part != Component::CurDir).collect();
+        if (is_named || is_github) && plain.components().all(|part| matches!(part, Component::Normal(_))) {
+            let is_partly = is_github && rules < REPOSITORIES_ARE_OBEYED;
+            found.push(if is_partly { plain.join("workflows") } else { plain });
         }
     }
     Ok(found)
@@ -131,7 +144,8 @@ pub(crate) fn behind_links(blobs: &dyn Blobs, tree: Digest) -> Result<Vec<PathBu
 pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
     let inner = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<_> = inner.iter().collect();
-    let obeyed = parts.iter().find(|part| is(part, ANYWHERE));
+    let is_settings = |part: &&&OsStr| obeyed::named(Path::new(part)).is_some_and(|row| row.rules == 0);
+    let obeyed = parts.iter().find(is_settings);
     // A repository's folder as a whole is protected from within; a part of it could not be.
     let in_git = parts.iter().rev().skip(1).find(|part| is(part, &[".git"]));
     obeyed
@@ -154,9 +168,9 @@ impl Seen {
             self.add_git(top);
         }
         let is_root = actum_sandbox::is_root();
-        let mut waiting = vec![top.to_owned()];
+        let mut waiting = vec![(top.to_owned(), ADMISSION)];
         let mut entries = 0;
-        while let Some(folder) = waiting.pop() {
+        while let Some((folder, rules)) = waiting.pop() {
             for entry in self.list(top, &folder) {
                 entries += 1;
                 if entries > ENTRIES_MAX {
@@ -171,15 +185,22 @@ impl Seen {
                         self.add_git(&path);
                     }
                     self.add(path);
-                } else if is(&name, ANYWHERE) || (is_root && runs_as_its_owner(&entry)) {
+                    continue;
+                }
+                let row = obeyed::named(path.strip_prefix(top).unwrap_or(&path)).filter(|row| counts(row, rules));
+                if let Some(row) = row {
+                    if row.kind == ObeyedKind::Repository && is_folder {
+                        self.add_parts(&path, &name);
+                    }
                     self.add(path);
-                } else if is(&name, &[".github"]) && is_folder {
-                    self.add(path.join("workflows"));
+                } else if is_root && runs_as_its_owner(&entry) {
+                    self.add(path);
                 } else if is_folder {
                     if looks_like_git(&path) {
                         self.add_git(&path);
                     }
-                    waiting.push(path);
+                    let rules = if is(&name, STORES) { RULES_IN_STORES } else { rules };
+                    waiting.push((path, rules));
                 }
             }
         }
@@ -210,6 +231,11 @@ impl Seen {
         }
     }
 
+    fn add_parts(&mut self, folder: &Path, name: &OsStr) {
+        let parts = IN_REPOSITORY.iter().find(|(system, _)| is(name, &[system])).map(|(_, parts)| *parts);
+        parts.into_iter().flatten().for_each(|part| self.add(folder.join(part)));
+    }
+
     fn add_git(&mut self, folder: &Path) {
         IN_GIT.iter().for_each(|name| self.add(folder.join(name)));
         // A hook may be a link to something that can be written to.
@@ -226,7 +252,7 @@ impl Seen {
             // A link cannot be mounted on; what it leads to can, if it can be written to at all.
             let is_writable = |real: &PathBuf| writable.iter().any(|folder| real.starts_with(folder) && real != folder);
             let Some(real) = real.filter(is_writable) else { continue };
-            let is_repository = real.is_dir() && path.file_name().is_some_and(|name| is(name, &[".git"]));
+            let is_repository = real.is_dir() && path.file_name().is_some_and(is_repository);
             grants.push((real.clone(), if is_repository { Access::Pinned } else { Access::Read }));
             if is_repository && was.link.is_some() {
                 let inner = IN_GIT
@@ -247,6 +273,11 @@ impl Seen {
         grants.dedup_by(|later, first| later.0 == first.0);
         grants
     }
+}
+
+/// Whether a folder of this name is the repository of a version control system.
+fn is_repository(name: &OsStr) -> bool {
+    is(name, &[".git"]) || obeyed::named(Path::new(name)).is_some_and(|row| row.kind == ObeyedKind::Repository)
 }
 
 /// A program that has its owner's rights whoever starts it. Changed in its place, it would keep them.

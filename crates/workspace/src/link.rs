@@ -8,7 +8,7 @@ use actum_contract::digest::Digest;
 use crate::change::Change;
 use crate::error::Result;
 use crate::path::TreePath;
-use crate::tree::{Kind, leaves};
+use crate::tree::{Kind, leaves, load};
 
 /// How many links are followed from one; as many as Linux follows.
 const HOPS_MAX: usize = 40;
@@ -31,6 +31,12 @@ pub fn new_leaving_links(
     let mut found: Vec<TreePath> = is.0.keys().filter(|path| is.leaves(path)).filter(is_new).cloned().collect();
     found.sort_unstable();
     Ok(found)
+}
+
+/// Returns the links at the top of a tree and what they say.
+pub fn top_links(blobs: &dyn Blobs, tree: Digest) -> Result<Vec<(TreePath, Vec<u8>)>> {
+    let links = load(blobs, tree)?.into_iter().filter(|(_, node)| node.kind == Kind::Symlink);
+    links.map(|(name, node)| Ok((TreePath::ROOT.join(&name), blobs.read(node.digest)?))).collect()
 }
 
 /// The links of a tree and what they say.

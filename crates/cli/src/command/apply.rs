@@ -63,8 +63,16 @@ fn apply_shared(open: &Open, run: &Run, name: &str, protected: Option<&str>, out
     };
     let blobs = open.project.blobs()?;
     let changes = diff(&*blobs, base, current)?;
-    let publishing =
-        Publishing { open, blobs: &*blobs, folder: None, base, changes: &changes, verb: "publish", of: &run.id };
+    let publishing = Publishing {
+        open,
+        blobs: &*blobs,
+        folder: None,
+        base,
+        after: current,
+        changes: &changes,
+        verb: "publish",
+        of: &run.id,
+    };
     consent::require(&publishing, protected, out)?;
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
     let (cause, of) = (Cause::Publish, run.id.as_str());
@@ -110,6 +118,7 @@ impl Apply {
             blobs: opened.workspace.blobs(),
             folder: Some(opened.workspace.path()),
             base: sealed.base,
+            after: sealed.after,
             changes: &sealed.changes,
             verb: "publish",
             of: &stage.id,

@@ -1,7 +1,9 @@
 //! `actum diff`: what a stage has come to, before anything is published.
 
+use std::path::Path;
+
 use actum_ledger::run::RunState;
-use actum_workspace::{Stage, patch};
+use actum_workspace::{Stage, deltas, patch};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::folder;
 use crate::project::Project;
+use crate::protect::remark_on;
 use crate::run::{Open, Recording};
 use crate::ui::{Out, count};
 use crate::workspace::{self, deltas_json, deltas_text, paths_json, sum};
@@ -100,6 +103,8 @@ impl Diff {
             out.line(&count(deltas.len() as u64, "change", "changes"));
         } else {
             out.bytes(&patch);
+            let paths = deltas.iter().filter_map(|delta| delta["path"].as_str()).map(Path::new);
+            remark_on(paths).inspect(|line| out.remark(line));
         }
         Ok(0)
     }
@@ -120,6 +125,7 @@ pub(crate) fn show(
     } else {
         out.bytes(&patch(opened.workspace.blobs(), changes)?);
         out.remark(&sum(changes));
+        remark_on(deltas(changes).map(|change| change.path.as_path())).inspect(|line| out.remark(line));
     }
     Ok(())
 }

@@ -52,7 +52,8 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
     if open.project.seat().is_some() {
         let (blobs, base) = (open.project.blobs()?, earlier.after);
         let of = &*earlier.publication;
-        let publishing = Publishing { open, blobs: &*blobs, folder: None, base, changes: &changes, verb: "undo", of };
+        let publishing =
+            Publishing { open, blobs: &*blobs, folder: None, base, after: before, changes: &changes, verb: "undo", of };
         consent::require(&publishing, None, out)?;
     }
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
@@ -140,6 +141,7 @@ impl Undo {
                 blobs: opened.workspace.blobs(),
                 folder: Some(opened.workspace.path()),
                 base: earlier.after,
+                after: earlier.before,
                 changes: &changes,
                 verb: "undo",
                 of: &earlier.id,

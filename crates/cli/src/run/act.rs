@@ -15,7 +15,7 @@ use super::offer::Asked;
 use super::program::{EXCHANGE, Program, Ran};
 use super::recording::{LINKS_ARE_DENIED, OBEYED_WAIT};
 use crate::failure::Failure;
-use crate::protect;
+use crate::protect::ObeyedChanges;
 
 /// Steps that a plan may have.
 const STEPS_MAX: usize = 100;
@@ -150,14 +150,13 @@ impl RunHands {
         totals.files = deltas(&all).count() as u64;
         totals.deltas = totals.files;
         let declared = &self.facts.agreement.work_item.output_files;
-        let behind = protect::behind_links(blobs, before)?;
         let agreement = &self.facts.agreement;
         let folder = agreement.shared.is_none().then_some(&*agreement.workspace);
+        let obeyed = ObeyedChanges::find(blobs, [before, sealed.after], &all, self.admission)?;
         for change in deltas(&all) {
             let path = change.path.to_string();
-            let is_behind = behind.iter().any(|target| change.path.as_path().starts_with(target));
             let is_own = self.admission >= OBEYED_WAIT && self.shop.own_files.contain(folder, change.path.as_path());
-            if is_own || is_behind || protect::is_obeyed(change.path.as_path()) {
+            if is_own || obeyed.contain(&change.path) {
                 match declared.contains(&path) {
                     false => totals.protected.push(path),
                     true if self.admission >= OBEYED_WAIT => totals.obeyed.push(path),

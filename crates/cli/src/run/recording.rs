@@ -11,13 +11,16 @@ use super::hands::Facts;
 const VERSION: u64 = 1;
 
 /// The rules by which this program admits results. Recordings of before they were numbered have 0.
-pub(super) const ADMISSION: u64 = OBEYED_WAIT;
+pub(crate) const ADMISSION: u64 = REPOSITORIES_ARE_OBEYED;
 
 /// From here on links that lead out of the workspace are denied.
 pub(super) const LINKS_ARE_DENIED: u64 = 1;
 
 /// From here on no run publishes files that other programs obey, also if they are declared.
 pub(super) const OBEYED_WAIT: u64 = 2;
+
+/// From here on repositories inside a workspace count as obeyed, and so do the names added to `data/obeyed.tsv` with it.
+pub(crate) const REPOSITORIES_ARE_OBEYED: u64 = 3;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

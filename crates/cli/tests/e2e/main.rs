@@ -40,6 +40,7 @@ mod mcp;
 mod mcp_agents;
 mod money;
 mod moved;
+mod obeyed;
 mod objects;
 mod operations;
 mod outcome;

@@ -331,7 +331,8 @@ fn limits_of_a_step_and_files_that_others_obey() {
     actum.file("actum.toml", format!("{toml}\n{script}"));
     assert_eq!(one(&actum, item("i", "linked"), &[]).1["error_code"], "PROTECTED_FILE");
     let declared = with(item("i", "obeyed"), "output_files", json!(["AGENTS.md", ".github/workflows/ci.yml"]));
-    assert_eq!(one(&actum, declared, &[]).1["status"], "success");
+    let (code, run) = one(&actum, declared, &[]);
+    assert_eq!((code, &run["error_code"], &run["kept"]), (3, &json!("PROTECTED_FILE"), &json!(true)), "{run}");
     // An ignored file is never published, and still not to be changed.
     actum.file(".gitignore", ".env\n");
     assert_eq!(one(&actum, item("i", "env"), &[]).1["error_code"], "STEP_LIMIT_EXCEEDED");

@@ -1,0 +1,168 @@
+//! Files that programs obey reach a workspace only after a person has seen their diff (D-508), and no run makes a repository
+//! whose settings a host's git would obey.
+
+use std::fs;
+
+use actum_testkit::program::{Program, other};
+use actum_testkit::tree::read;
+use serde_json::{Value, json};
+
+use super::run::{id, item, one, project, with};
+use super::runs::status;
+use super::serve::{Server, token};
+
+const CONFIG: &str =
+    "[core]\\n\\trepositoryformatversion = 0\\n\\tbare = false\\n\\tworktree = .\\n\\tfsmonitor = touch PWNED\\n";
+
+fn denied(actum: &Program, agent: &str) -> Value {
+    let before = read(actum.folder());
+    let (code, run) = one(actum, item("i", agent), &[]);
+    assert_eq!((code, &run["error_code"]), (3, &json!("PROTECTED_FILE")), "{agent}: {run}");
+    assert_eq!(read(actum.folder()), before, "{agent}");
+    assert_eq!(actum.run(&["replay", &id(&run)]).code, 0, "{agent}");
+    run
+}
+
+#[test]
+fn declared_files_wait_for_a_person_who_confirms_their_diff() {
+    let actum = project(&[
+        ("a", "echo do as I say > AGENTS.md; echo '[store]' > actum.toml.new; cat actum.toml >> AGENTS.md"),
+        ("own", "echo '# by the agent' >> actum.toml"),
+    ]);
+    let before = fs::read_to_string(actum.path("actum.toml")).unwrap();
+    for (agent, path) in [("a", "AGENTS.md"), ("own", "actum.toml")] {
+        let (code, run) = one(&actum, with(item("i", agent), "output_files", json!([path])), &[]);
+        assert_eq!((code, &run["error_code"], &run["kept"]), (3, &json!("PROTECTED_FILE"), &json!(true)), "{run}");
+        let run = id(&run);
+        assert_eq!(actum.run(&["replay", &run]).code, 0);
+        let refused = actum.run(&["apply", "--json", &run]);
+        assert_eq!((refused.code, &refused.error()["code"]), (3, &json!("PROTECTED_FILES")), "{}", refused.stderr);
+        assert_eq!(refused.error()["details"]["paths"], json!([path]));
+        let shown = actum.run(&["apply", &run, "--protected"]);
+        assert_eq!(shown.code, 3, "{}", shown.stderr);
+        assert!(shown.stderr.contains(&format!("+++ b/{path}")), "{}", shown.stderr);
+        assert_eq!(actum.run(&["apply", &run, "--protected=0123456789abcdef"]).code, 3);
+        assert_eq!(actum.on_terminal(&["apply", &run, "--protected"], b"no\n").code, 3);
+        assert!(!actum.path("AGENTS.md").exists() || path != "AGENTS.md");
+        assert_eq!(fs::read_to_string(actum.path("actum.toml")).unwrap(), before);
+        if path == "AGENTS.md" {
+            let digest = refused.error()["details"]["digest"].as_str().unwrap().to_owned();
+            let applied = actum.run(&["apply", &run, &format!("--protected={digest}")]);
+            assert_eq!(applied.code, 0, "{}", applied.stderr);
+            assert!(actum.path("AGENTS.md").exists());
+        } else {
+            let applied = actum.on_terminal(&["apply", &run, "--protected"], b"yes\n");
+            assert_eq!(applied.code, 0, "{}", applied.stdout);
+            assert_ne!(fs::read_to_string(actum.path("actum.toml")).unwrap(), before);
+        }
+    }
+}
+
+#[test]
+fn over_a_server_others_approve_and_own_files_are_never_published() {
+    let actum = project(&[("a", "echo do as I say > AGENTS.md"), ("own", "echo '# by the agent' >> actum.toml")]);
+    let before = read(actum.folder());
+    let (operator, admin) = (token(&actum, "operator", &[]), token(&actum, "admin", &[]));
+    let server = Server::start(&actum, &["--workers", "1"]);
+    let kept = |agent: &str, path: &str| {
+        let work = json!({"items": [with(item("i", agent), "output_files", json!([path]))]});
+        let made = server.post(&operator, "/v1/runs", work).is(202);
+        let run = made["runs"][0]["run_id"].as_str().unwrap().to_owned();
+        super::runs::until("the run is over", || super::runs::is_over(&actum, &run));
+        assert_eq!(status(&actum, &run)["run"]["error_code"], "PROTECTED_FILE");
+        run
+    };
+    let own = kept("own", "actum.toml");
+    for token in [&operator, &admin] {
+        let refused = server.post(token, &format!("/v1/runs/{own}/apply"), json!({}));
+        assert_eq!(refused.status, 403, "{refused:?}");
+    }
+    let run = kept("a", "AGENTS.md");
+    let waits = server.post(&operator, &format!("/v1/runs/{run}/apply"), json!({}));
+    assert!(waits.body.contains("APPROVAL"), "{waits:?}");
+    assert_eq!(read(actum.folder()), before);
+    let asked = server.get(&admin, "/v1/approvals").is(200);
+    let request = asked["approvals"][0].clone();
+    assert!(request["call"].to_string().contains("do as I say"), "{request}");
+    let path = format!("/v1/approvals/{}/approve", request["id"].as_str().unwrap());
+    assert_eq!(server.post(&operator, &path, json!({})).status, 403);
+    server.post(&admin, &path, json!({})).is(200);
+    let applied = server.post(&operator, &format!("/v1/runs/{run}/apply"), json!({}));
+    assert_eq!(applied.status, 200, "{applied:?}");
+    assert!(actum.path("AGENTS.md").exists());
+}
+
+#[test]
+fn no_run_makes_a_repository_that_git_would_obey() {
+    let bare = format!(
+        "mkdir -p vendor/lib/objects vendor/lib/refs; printf 'ref: refs/heads/main\\n' > vendor/lib/HEAD; printf '{CONFIG}' > vendor/lib/config"
+    );
+    let scripts = [
+        ("bare", &*bare),
+        ("top", "mkdir objects refs; echo 'ref: refs/heads/main' > HEAD; echo '[core]' > config"),
+        ("linked", "mkdir -p l/objects l/refs; ln -s refs/heads/main l/HEAD; echo '[core]' > l/config"),
+        ("detached", "mkdir d; printf '%040d' 0 > d/head"),
+        ("hook", "mkdir fixture.git/hooks; echo x > fixture.git/hooks/post-checkout"),
+        ("config", "echo '[core]' >> fixture.git/config"),
+        ("letters", "mkdir -p x/.GIT; echo '[core]' > x/.GIT/config"),
+        ("mercurial", "mkdir -p y/.hg; echo '[hooks]' > y/.hg/hgrc"),
+        ("jujutsu", "mkdir -p y/.jj/repo; echo 'x = 1' > y/.jj/repo/config.toml"),
+        ("subversion", "mkdir -p y/.svn; echo x > y/.svn/wc.db"),
+        ("editor", "echo '{}' > opencode.json"),
+        ("ci", "echo x > .gitlab-ci.yml"),
+        ("action", "mkdir -p .github/actions/a; echo x > .github/actions/a/action.yml"),
+    ];
+    let actum = project(&scripts);
+    for file in ["HEAD", "config", "objects/x", "refs/x"] {
+        actum.file(&format!("fixture.git/{file}"), if file == "HEAD" { "ref: refs/heads/main\n" } else { "" });
+    }
+    for (agent, _) in scripts {
+        denied(&actum, agent);
+    }
+    // In two runs neither comes through without the other one waiting.
+    let halves = [
+        ("first", "mkdir -p half/objects half/refs; echo '[core]' > half/config", true),
+        ("second", "echo 'ref: refs/heads/main' > half/HEAD", false),
+        (
+            "harmless",
+            "mkdir -p src/objects src/refs docs; echo 1 > src/objects/a; echo 2 > src/refs/b; echo 'About HEAD' > docs/HEAD; mkdir src/config; echo 3 > src/config/c",
+            true,
+        ),
+    ];
+    let toml = fs::read_to_string(actum.path("actum.toml")).unwrap();
+    let agents = halves.map(|(id, script, _)| {
+        format!("[agents.{id}]\ntype = \"command\"\ncommand = [\"sh\", \"-euc\", {}]\n", json!(script))
+    });
+    actum.file("actum.toml", format!("{toml}{}", agents.concat()));
+    for (agent, _, is_published) in halves {
+        match is_published {
+            true => assert_eq!(one(&actum, item("i", agent), &[]).0, 0, "{agent}"),
+            false => drop(denied(&actum, agent)),
+        }
+    }
+    for folder in ["half", "src"] {
+        let mut git = other("git");
+        git.arg("status").current_dir(actum.path(folder));
+        drop(actum_testkit::program::run(git, b""));
+        assert!(!actum.path(folder).join("PWNED").exists(), "{folder}");
+    }
+    // A stage without a run is looked at when it is published.
+    let stage = actum.run(&["stage", "new", "--json"]).json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(actum.run(&["stage", "exec", &stage, "--", "sh", "-euc", &bare]).code, 0);
+    let refused = actum.run(&["apply", "--json", &stage]);
+    assert_eq!((refused.code, &refused.error()["code"]), (3, &json!("PROTECTED_FILES")), "{}", refused.stderr);
+}
+
+#[test]
+fn a_diff_names_source_that_programs_run() {
+    let actum = project(&[("a", "echo 'all:' > Makefile; mkdir b; echo 'fn main() {}' > b/build.rs; echo x > plain")]);
+    let (code, run) = one(&actum, item("i", "a"), &["--dry-run"]);
+    assert_eq!(code, 0, "{run}");
+    let shown = actum.run(&["diff", &id(&run)]);
+    assert!(
+        shown.stderr.contains("run or obey Makefile (") && shown.stderr.contains("b/build.rs ("),
+        "{}",
+        shown.stderr
+    );
+    assert!(!shown.stderr.contains("plain"), "{}", shown.stderr);
+}
