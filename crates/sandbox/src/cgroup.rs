@@ -206,8 +206,8 @@ impl Group {
     pub(crate) fn counters(&self) -> Vec<OwnedFd> {
         let Some((folder, version)) = self.folder(Kind::Memory) else { return Vec::new() };
         let names = match version {
-            1 => ["memory.oom_control", "memory.max_usage_in_bytes"],
-            _ => ["memory.events", "memory.peak"],
+            1 => ["memory.oom_control", "memory.max_usage_in_bytes", "memory.stat"],
+            _ => ["memory.events", "memory.peak", "memory.stat"],
         };
         names.iter().filter_map(|name| File::open(folder.join(name)).ok()).map(OwnedFd::from).collect()
     }
@@ -235,12 +235,13 @@ fn write(path: &Path, value: impl ToString) -> io::Result<()> {
 pub(crate) struct Counters {
     events: Option<File>,
     peak: Option<File>,
+    stat: Option<File>,
 }
 
 impl Counters {
     pub(crate) fn new(files: Vec<OwnedFd>) -> Self {
         let mut files = files.into_iter().map(File::from);
-        Self { events: files.next(), peak: files.next() }
+        Self { events: files.next(), peak: files.next(), stat: files.next() }
     }
 
     pub(crate) fn are_there(&self) -> bool {
@@ -252,6 +253,19 @@ impl Counters {
         let text = self.events.as_mut().map(read_again).unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns what cannot be taken back from the group: memory of processes and of files that are memory.
+    pub(crate) fn held_bytes(&mut self) -> u64 {
+        let text = self.stat.as_mut().map(read_again).unwrap_or_default();
+        let of = |line: &str| {
+            let (name, value) = line.split_once(' ')?;
+            ["total_rss", "total_shmem", "anon", "shmem"].contains(&name).then(|| value.trim().parse::<u64>().ok())?
+        };
+        let (total, own): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("total_"));
+        // Version 1 names what is below the group apart; the plain `shmem` there is the group's alone.
+        let lines = if total.is_empty() { own } else { total };
+        lines.into_iter().filter_map(of).sum()
     }
 
     pub(crate) fn peak_bytes(&mut self) -> Option<u64> {

@@ -21,6 +21,7 @@ use crate::cgroup::Counters;
 use crate::channel;
 use crate::root::{self, Built, Plan};
 use crate::slot::Order;
+use crate::sockets::SocketTable;
 use crate::wall::THREADS_MAX;
 use crate::{census, sys, wall};
 
@@ -40,6 +41,12 @@ const FILES_MAX: u64 = 200_000;
 
 /// How long room for a thread is kept before it is looked whether it was used.
 const ROOM_KEPT: Duration = Duration::from_millis(50);
+
+/// Of what the system allows a user to watch one cell gets one part in so many.
+const WATCHES_SHARE: u64 = 8;
+
+/// Below one part in so many of the limit of memory, what sockets hold is not added to the rest.
+const SOCKETS_IGNORED_SHARE: u64 = 32;
 
 /// How long everything in the cell may take to be gone after it was killed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
@@ -126,10 +133,7 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     call("hide", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     call("leave the control groups", sys::unshare_groups())?;
     call("be called actum", rustix::system::sethostname(b"actum"))?;
-    // Counted for the user outside as well: one cell shall not take all there is. Older kernels have no such limits.
-    for (name, most) in [("max_inotify_instances", "64"), ("max_inotify_watches", "16384")] {
-        let _ = std::fs::write(format!("/proc/sys/user/{name}"), most);
-    }
+    share_watches();
     wall::bound().map_err(failed("rule out more rights"))?;
     let deaths = sys::signal_file(&[libc::SIGCHLD]).map_err(failed("wait for signals"))?;
     let (line, theirs) = UnixStream::pair().map_err(failed("talk to the program"))?;
@@ -150,6 +154,17 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     // Meanwhile the other makes itself a network, which takes as long as this.
     root::lay_foundation()?;
     Ok(Prepared { program, line, deaths, isolated })
+}
+
+/// Bounds the watches of this cell: they are counted for the user outside as well, who has as many over all cells as the
+/// system allows a user. Older kernels have no such limits.
+fn share_watches() {
+    for (name, usual) in [("instances", 64), ("watches", 16_384)] {
+        let limit = std::fs::read_to_string(format!("/proc/sys/fs/inotify/max_user_{name}"));
+        let limit = limit.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(usual);
+        let most = (limit / WATCHES_SHARE).clamp(1, usual);
+        let _ = std::fs::write(format!("/proc/sys/user/max_inotify_{name}"), most.to_string());
+    }
 }
 
 /// What the process is told that will be the program. Beside it: input, output and errors.
@@ -203,6 +218,7 @@ struct Life<'a> {
     was_grouped: bool,
     written: Arc<[Written]>,
     status: Option<Ended>,
+    sockets: SocketTable,
 }
 
 /// What the files take that were changed, as far as somebody beside the first process has looked: it has to watch over
@@ -337,6 +353,8 @@ impl<'a> Life<'a> {
             was_grouped: counts_memory,
             written,
             status,
+            // In the machine's own network there are sockets of others.
+            sockets: SocketTable::open(isolated),
         };
         Ok(life.last())
     }
@@ -531,13 +549,19 @@ impl<'a> Life<'a> {
         if self.counters.oom_kills() > 0 {
             return Some(Ended::OutOfMemory);
         }
+        let limit = self.cell.limits.memory_bytes;
+        let in_sockets = self.sockets.buffer_bytes();
         // What was taken before the group was joined is not in its account.
         if !self.was_grouped {
-            let taken = census::memory_bytes(self.cell.limits.memory_bytes);
+            let taken = census::memory_bytes(limit).saturating_add(in_sockets);
             self.used.memory_bytes_peak = self.used.memory_bytes_peak.max(taken);
-            if taken > self.cell.limits.memory_bytes {
+            if taken > limit {
                 return Some(Ended::OutOfMemory);
             }
+        } else if in_sockets > limit / SOCKETS_IGNORED_SHARE
+            && self.counters.held_bytes().saturating_add(in_sockets) > limit
+        {
+            return Some(Ended::OutOfMemory);
         }
         if self.written.is_empty() {
             return None;
@@ -615,7 +639,8 @@ fn wall_in(cell: &Cell, files: [OwnedFd; 3], init: &UnixStream, is_grouped: bool
     let listening = wall::filter(cell, is_grouped).map_err(failed("filter system calls"))?;
     let said = Before::Walled { landlock, cores };
     let passed: Vec<_> = listening.iter().map(AsFd::as_fd).collect();
-    channel::send(init, &said, &passed).map_err(failed("tell of the walls"))
+    channel::send(init, &said, &passed).map_err(failed("tell of the walls"))?;
+    wall::limit_files().map_err(failed("limit open files"))
 }
 
 /// Sockets made here belong to the cell's network wherever they are used.

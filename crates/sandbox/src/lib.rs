@@ -20,6 +20,7 @@ mod root;
 mod seccomp;
 mod session;
 mod slot;
+mod sockets;
 mod spawner;
 mod sys;
 mod wall;

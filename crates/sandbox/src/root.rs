@@ -183,7 +183,8 @@ fn devices() -> Built<()> {
         symlink(leads_to, format!("dev/{name}")).map_err(told("link", name))?;
     }
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
-    let options = c"newinstance,ptmxmode=0666,mode=620";
+    // The system has some four thousand for all together.
+    let options = c"newinstance,ptmxmode=0666,mode=620,max=64";
     call("mount", "/dev/pts", mount("devpts", "dev/pts", "devpts", plain, Some(options)))?;
     symlink("pts/ptmx", "dev/ptmx").map_err(told("link", "/dev/ptmx"))
 }

@@ -144,6 +144,10 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
 /// Kinds of sockets that stay within the cell's own network. Others reach past it, or into the kernel.
 const FAMILIES: &[u32] = &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32];
 
+/// Modes of `fallocate` that make a file smaller. All others take room faster than it can be counted; libraries write instead.
+const GIVES_BACK: &[u32] =
+    &[(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32, libc::FALLOC_FL_COLLAPSE_RANGE as u32];
+
 /// What may be typed into a terminal on somebody else's behalf.
 const TERMINAL: &[u32] = &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
 
@@ -256,6 +260,8 @@ enum Rule {
     Family,
     Terminal,
     Personality,
+    /// Room on the disk is taken by writing only, so that it can be counted as it is taken. It may be given back.
+    Allocate,
     Clone {
         forking: u32,
         threading: u32,
@@ -283,6 +289,7 @@ fn rules(forks: Forks, has_group: bool) -> Vec<(c_long, Rule)> {
         (libc::SYS_socketpair, Rule::Family),
         (libc::SYS_ioctl, Rule::Terminal),
         (libc::SYS_personality, Rule::Personality),
+        (libc::SYS_fallocate, Rule::Allocate),
         (libc::SYS_clone, Rule::Clone { forking, threading }),
         (libc::SYS_setrlimit, Rule::SetLimit),
         (libc::SYS_prlimit64, Rule::SetLimitOf),
@@ -328,6 +335,13 @@ impl Rule {
                 p.when(IS, 0, |p| p.ends(ALLOW));
                 p.when(IS, u32::MAX, |p| p.ends(ALLOW));
                 p.ends(fail(libc::EPERM));
+            }
+            Self::Allocate => {
+                p.load_argument(1);
+                for mode in GIVES_BACK {
+                    p.when(IS, *mode, |p| p.ends(ALLOW));
+                }
+                p.ends(fail(libc::EOPNOTSUPP));
             }
             Self::Clone { forking, threading } => {
                 p.load_argument(0);
@@ -434,6 +448,15 @@ mod tests {
         for other in [libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH, 44, 30] {
             assert_eq!(family(other), fail(libc::EAFNOSUPPORT), "{other}");
         }
+    }
+
+    #[test]
+    fn room_on_the_disk_is_given_back_but_not_reserved() {
+        let with = |mode: i32| asked(Forks::Limited, libc::SYS_fallocate, [3, mode as u64, 0, 1 << 40, 0, 0]);
+        for mode in [0, libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE, libc::FALLOC_FL_INSERT_RANGE] {
+            assert_eq!(with(mode), fail(libc::EOPNOTSUPP), "{mode}");
+        }
+        assert_eq!(with(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE), ALLOW);
     }
 
     #[test]

@@ -27,10 +27,17 @@ const LANDLOCK: ABI = ABI::V6;
 
 /// Threads over all processes of a cell, beside one for each process it may have.
 pub(crate) const THREADS_MAX: u32 = 512;
-const OPEN_FILES_MAX: u64 = 4096;
 const LOCKED_BYTES_MAX: u64 = 64 << 10;
-const QUEUE_BYTES_MAX: u64 = 1 << 20;
-const SIGNALS_MAX: u64 = 4096;
+
+/// The kernel counts these for the user outside as well, whose other cells need theirs: each cell gets a part of the usual
+/// limit (819,200 bytes and some ten thousand signals).
+const QUEUE_BYTES_MAX: u64 = 100 << 10;
+const SIGNALS_MAX: u64 = 1024;
+
+/// Open files of one process. The kernel also bounds files that are being sent over sockets by this, counted for the user
+/// outside: a process fails to send once that user has more of them in flight than the process may open.
+const OPEN_FILES_MAX: u64 = 2048;
+const OPEN_FILES_USUAL: u64 = 1024;
 
 /// What is done where the system cannot count a cell's memory: a ceiling for each process that stops what grows faster
 /// than it can be counted.
@@ -72,12 +79,18 @@ pub(crate) fn limit(cell: &Cell, counts_memory: bool) -> io::Result<()> {
     set(Resource::Rtprio, 0)?;
     set(Resource::Nice, 0)?;
     set(Resource::Fsize, cell.limits.disk_bytes)?;
-    let files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(OPEN_FILES_MAX);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(files.min(1024)), maximum: Some(files) })?;
     if !counts_memory {
         set(Resource::Data, ceiling_bytes(cell.limits.memory_bytes))?;
     }
     Ok(())
+}
+
+/// Lowers the limit of open files, after everything that this process sends has been sent. It stays well below ours, so
+/// that files in flight in cells never keep the helper from starting another one.
+pub(crate) fn limit_files() -> io::Result<()> {
+    let ours = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let most = OPEN_FILES_MAX.min(ours / 2);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(most.min(OPEN_FILES_USUAL)), maximum: Some(most) })?)
 }
 
 /// Some of the processors we may run on, beginning with the one we are on: the system has just chosen it as the least

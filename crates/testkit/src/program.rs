@@ -138,9 +138,14 @@ impl Program {
         let command = self.command(arguments);
         let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
         let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).map(quoted).collect();
+        self.shell_on_terminal(&words.join(" "), input)
+    }
+
+    /// Runs a shell script to its end, like `on_terminal`.
+    pub fn shell_on_terminal(&self, script: &str, input: &[u8]) -> Ended {
         let mut terminal = Command::new("script");
-        terminal.args(["-qec", &words.join(" "), "/dev/null"]).current_dir(self.folder.path()).env_clear();
-        terminal.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        terminal.args(["-qec", script, "/dev/null"]).current_dir(self.folder.path()).env_clear();
+        terminal.envs(self.command(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
         run(terminal, input)
     }
 

@@ -193,6 +193,7 @@ impl Sandbox {
         }
         let mut was_started = false;
         let mut egress = None;
+        let _terminal = TerminalSettings::of_input();
         let signals = Signals::catch();
         let report = ours().and_then(|files| {
             let ahead = ahead.map_or_else(|| Ahead::make(false), Ok)?;
@@ -219,6 +220,23 @@ impl Sandbox {
                 out.fail(&cell::not_built(&e.to_string()));
                 Ok(NO_SANDBOX)
             }
+        }
+    }
+}
+
+/// The settings of the caller's terminal, restored when this is dropped: a program that is killed leaves its own behind.
+struct TerminalSettings(Option<rustix::termios::Termios>);
+
+impl TerminalSettings {
+    fn of_input() -> Self {
+        Self(rustix::termios::tcgetattr(std::io::stdin()).ok())
+    }
+}
+
+impl Drop for TerminalSettings {
+    fn drop(&mut self) {
+        if let Some(settings) = &self.0 {
+            let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, settings);
         }
     }
 }

@@ -66,6 +66,7 @@ mod runs;
 mod sandbox;
 mod sandbox_attack;
 mod sandbox_network;
+mod sandbox_shares;
 mod serve;
 mod serve_gateway;
 mod serve_money;

@@ -4,6 +4,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 import urllib.request
 
 port = int(sys.argv[1])
@@ -32,6 +33,15 @@ def talk(address, *pieces, wait=5):
             break
         answer += more
     return answer.decode("latin-1").replace("\r\n", "|") or "closed"
+
+
+def talk_slowly(address, *pieces):
+    s = socket.create_connection(address, timeout=5)
+    for piece in pieces:
+        s.sendall(piece)
+        time.sleep(0.1)
+    s.close()
+    return "sent"
 
 
 def http(host, path="/", more=""):
@@ -117,6 +127,9 @@ attempt("two lengths", lambda: talk(
     here, b"POST /evil HTTP/1.1\r\nHost: up.test\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"))
 attempt("two hosts", lambda: talk(here, b"GET /evil HTTP/1.1\r\nHost: up.test\r\nHost: evil.test\r\n\r\n"))
 attempt("no host", lambda: talk(here, b"GET /evil HTTP/1.0\r\n\r\n"))
+attempt("first line in pieces", lambda: talk_slowly(
+    here, b"\x01GET /evil ", b"HT", b"TP/1.1\r\nHost: evil.test\r\n\r\n"))
+attempt("other protocol in pieces", lambda: talk_slowly(here, b"\x01other ", b"protocol\n", b"HTTP/ is only text here\n"))
 attempt("tls", lambda: tls("up.test", here))
 attempt("tls for another", lambda: tls("evil.test", here))
 attempt("tls without a name", lambda: tls(None, here))

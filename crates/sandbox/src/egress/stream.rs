@@ -190,7 +190,7 @@ impl Carrying<'_> {
         let mut out = dialled.map_err(|_| lost(io::ErrorKind::TimedOut.into()))?.map_err(lost)?;
         match request {
             Some(request) => self.one_request(stream, &mut out, &beginning, request).await,
-            None => self.both_ways(stream, &mut out, beginning, speech == Speech::More).await,
+            None => self.both_ways(stream, &mut out, beginning, &speech).await,
         }
     }
 
@@ -205,26 +205,28 @@ impl Carrying<'_> {
         }
     }
 
-    /// Bytes both ways until both sides have ended, or one has failed. Who was `silent` at first is judged by what he says
-    /// when he does.
+    /// Bytes both ways until both sides have ended, or one has failed. A program that has not spoken yet is judged by what it
+    /// says later, and so is the rest of a first line.
     async fn both_ways(
         &self,
         inside: &mut TcpStream,
         outside: &mut TcpStream,
         beginning: Vec<u8>,
-        silent: bool,
+        speech: &Speech,
     ) -> Result<(), Verdict> {
         let (mut inside_read, mut inside_write) = inside.split();
         let (mut outside_read, mut outside_write) = outside.split();
         let asking = async {
             let mut beginning = beginning;
-            if silent {
+            let mut is_encrypted = matches!(speech, Speech::Tls(_));
+            if *speech == Speech::More {
                 while matches!(listen(&beginning), Speech::More) && beginning.len() < BEGINNING_BYTES_MAX {
                     if inside_read.read_buf(&mut beginning).await.unwrap_or(0) == 0 {
                         break;
                     }
                 }
                 let speech = listen(&beginning);
+                is_encrypted = matches!(speech, Speech::Tls(_));
                 if judge(&speech, &self.wish)?.is_some() {
                     let why = "a request that comes late could be followed by another";
                     return Err(Verdict::blocked("ssrf_block.no_name", why));
@@ -233,6 +235,17 @@ impl Carrying<'_> {
             self.carried(beginning.len(), &self.count.sent)?;
             if outside_write.write_all(&beginning).await.is_err() {
                 return Ok(());
+            }
+            while !is_encrypted && !is_first_line_over(&beginning) {
+                let before = beginning.len();
+                if inside_read.read_buf(&mut beginning).await.unwrap_or(0) == 0 {
+                    break;
+                }
+                judge(&listen(&beginning), &self.wish)?;
+                self.carried(beginning.len() - before, &self.count.sent)?;
+                if outside_write.write_all(&beginning[before..]).await.is_err() {
+                    return Ok(());
+                }
             }
             self.pass(&mut inside_read, &mut outside_write, &self.count.sent).await
         };
@@ -313,6 +326,12 @@ impl Carrying<'_> {
         let answering = self.pass(&mut outside_read, &mut inside_write, &self.count.received);
         tokio::try_join!(asking, answering).map(|_: ((), ())| ())
     }
+}
+
+/// Whether nothing that follows can become a part of the first line, by which servers tell a request of HTTP.
+fn is_first_line_over(beginning: &[u8]) -> bool {
+    let line = beginning.trim_ascii_start();
+    line.contains(&b'\n') || beginning.len() >= BEGINNING_BYTES_MAX
 }
 
 /// The first bytes, as far as they are needed to tell what this is.
@@ -420,6 +439,15 @@ async fn resolve(shared: &Shared, wish: &Wish) -> Result<IpAddr, Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_first_line_ends_with_its_line_feed() {
+        for (bytes, is_over) in
+            [(&b"\r\n G\x01T / "[..], false), (b"SSH-2.0-x\r\n", true), (b"\n", false), (b"", false)]
+        {
+            assert_eq!(is_first_line_over(bytes), is_over, "{bytes:?}");
+        }
+    }
 
     #[test]
     fn authorities_are_split_only_where_they_are_plain() {
