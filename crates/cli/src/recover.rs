@@ -132,9 +132,9 @@ fn recover_one(
             return Err(Failure::new(error::FILE, message));
         }
     }
-    // A marker speaks of a folder that has the publication, or of the project's own.
+    // Whoever publishes holds a lock in that folder before the marker is written. Nothing is made in one that has none.
     let root = open.project.root().canonicalize().unwrap_or_default();
-    if marker.folder != root && !marker.folder.join(".actum/workspace/tx").join(&marker.id).is_dir() {
+    if marker.folder != root && !actum_workspace::is_own_folder(&marker.folder.join(".actum")) {
         actum_workspace::forget_marker(&home, &marker.id)?;
         return Ok((true, None));
     }

@@ -178,7 +178,7 @@ impl BaseRecord {
 }
 
 /// Identifies the time since the machine started. Empty if the system does not say.
-fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 

@@ -10,6 +10,7 @@ pub const POINTS: &[&str] = &[
     "base.unrecorded",
     "base.updated",
     "stage.layered",
+    "publish.marked",
     "publish.staged",
     "publish.synced",
     "publish.committed",

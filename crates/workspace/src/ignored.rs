@@ -17,6 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::base::boot_id;
 use crate::beneath::{FILE, FOLDER, NEW, OpenFolder, names};
 use crate::error::{Error, Result, at, within};
 use crate::index::Stamp;
@@ -32,8 +33,11 @@ const COPY_ENTRIES_MAX: usize = 512;
 const COPY_FOLDER_BYTES_MAX: u64 = 16 << 20;
 /// A larger ignored file is mounted, not copied.
 const COPY_FILE_BYTES_MAX: u64 = 64 << 20;
-/// Mounts of one stage. Each takes two of the 253 descriptors that a message to a cell can carry.
-pub(crate) const MOUNTS_MAX: usize = 64;
+/// Folders of a repository of git that say where it is, and how many entries of each are copied at most.
+const STEERING_OF_GIT: [&[u8]; 2] = [b"refs", b"logs"];
+const STEERING_ENTRIES_MAX: usize = 50_000;
+/// Mounts of one stage. Each takes a moment and, for root, two open files of the cell's first process.
+pub(crate) const MOUNTS_MAX: usize = 400;
 
 /// The ignored entries of a workspace, and how a stage shows each of them.
 #[derive(Debug, Default)]
@@ -75,21 +79,35 @@ impl IgnoredEntries {
             FileType::Directory => {
                 let Some(folder) = open_folder(parent, name, path)? else { return Ok(()) };
                 if name == b".git" {
-                    // Refs and the index are frozen; only the object store, which is append-only, may be large.
+                    // What says where the repository is stays frozen; its objects, to which git only adds until it collects
+                    // them, may be large.
                     self.copies.push((path.clone(), stamp));
                     for (name, _) in names(&folder).map_err(within("list", path))? {
-                        self.add(&folder, &path.join(name.as_bytes()), known_large)?;
+                        let inside = path.join(name.as_bytes());
+                        match STEERING_OF_GIT.contains(&name.as_bytes()) {
+                            true => self.add_folder(&folder, &inside, STEERING_ENTRIES_MAX)?,
+                            false => self.add(&folder, &inside, known_large)?,
+                        }
                     }
                     return Ok(());
                 }
-                let mut small = SmallFolder { entries: vec![(path.clone(), stamp)], bytes: 0 };
-                match small.fill(&folder, path, 0)? {
-                    true => self.copies.append(&mut small.entries),
-                    false => self.folders.push(path.clone()),
-                }
+                self.add_folder(parent, path, COPY_ENTRIES_MAX)?;
             }
             // A socket or device has no content to copy.
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Adds a folder: copied if it has at most so many entries.
+    fn add_folder(&mut self, parent: &OwnedFd, path: &TreePath, entries_max: usize) -> Result<()> {
+        let Some((_, name)) = path.split() else { return Ok(()) };
+        let Some(stamp) = stamp_of(parent, name, path)? else { return Ok(()) };
+        let Some(folder) = open_folder(parent, name, path)? else { return Ok(()) };
+        let mut small = SmallFolder { entries: vec![(path.clone(), stamp)], bytes: 0, entries_max };
+        match small.fill(&folder, path, 0)? {
+            true => self.copies.append(&mut small.entries),
+            false => self.folders.push(path.clone()),
         }
         Ok(())
     }
@@ -114,7 +132,8 @@ impl IgnoredEntries {
 
     /// Identifies the layer: the same entries in the same state have the same name.
     pub(crate) fn layer_name(&self) -> String {
-        let mut bytes = Vec::new();
+        // Layers are not synced: one of before a restart of the machine may have lost its content.
+        let mut bytes = boot_id().into_bytes();
         for (path, stamp) in &self.copies {
             bytes.extend_from_slice(path.as_bytes());
             bytes.push(0);
@@ -170,6 +189,7 @@ impl IgnoredEntries {
 struct SmallFolder {
     entries: Vec<(TreePath, Stamp)>,
     bytes: u64,
+    entries_max: usize,
 }
 
 impl SmallFolder {
@@ -190,7 +210,7 @@ impl SmallFolder {
             }
             self.bytes += if file_type == FileType::RegularFile { stamp.size() } else { 0 };
             self.entries.push((inside.clone(), stamp));
-            if self.entries.len() > COPY_ENTRIES_MAX || self.bytes > COPY_FOLDER_BYTES_MAX {
+            if self.entries.len() > self.entries_max || self.bytes > COPY_FOLDER_BYTES_MAX {
                 return Ok(false);
             }
             if file_type == FileType::Directory

@@ -69,6 +69,7 @@ pub fn retain(
     rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
     let is_full = |marking: &Marking<'_>| bytes_max.is_some_and(|max| marking.bytes > max);
     let mut full = is_full(&marking);
+    let mut is_over_limit = full;
     for (at_ms, root) in rest {
         full |= before_ms.is_some_and(|before| at_ms < before);
         if !full {
@@ -77,6 +78,7 @@ pub fn retain(
                 marking.mark(id, &mut new)?;
             }
             full = is_full(&marking);
+            is_over_limit |= full;
             if full {
                 for digest in &new {
                     marking.marked.remove(digest);
@@ -109,7 +111,7 @@ pub fn retain(
         remove_idle_mirrors(home)?;
         remove_unfinished(home)?;
     }
-    kept.bases = remove_idle_bases(home, bytes_max.is_some(), before_ms, dry)?;
+    kept.bases = remove_idle_bases(home, is_over_limit, before_ms, dry)?;
     (kept.contents, kept.missing) = (marking.marked, marking.missing);
     Ok(kept)
 }

@@ -386,6 +386,7 @@ impl Workspace {
         }
         let id = publication.id.clone();
         pending::mark(&self.home, &id, self.path())?;
+        crash::point("publish.marked");
         let made = self.carry_out(held, publication, batch);
         // A publication that was taken back as a whole is settled; one that is still between two states is pending.
         if made.is_err() && !folder_of(&self.root).join(&id).exists() {

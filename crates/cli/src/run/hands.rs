@@ -251,7 +251,12 @@ impl RunHands {
             let freshness = match (&self.facts.agreement.work_item, mode) {
                 (item, _) if item.strict || is_nowhere => Freshness::Strict,
                 (item, Mode::Overlay) if item.view == StageView::Live => Freshness::Live,
-                _ => Freshness::Frozen,
+                (item, _) => {
+                    if item.view == StageView::Live {
+                        self.folder.note("view: live needs an overlay, which is not possible here: the view is frozen");
+                    }
+                    Freshness::Frozen
+                }
             };
             if is_nowhere {
                 crate::shared::bring(self.workspace.blobs(), base)?;

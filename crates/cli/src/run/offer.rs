@@ -94,13 +94,13 @@ impl RunHands {
         };
         let ground = match stage.view(&self.workspace) {
             actum_workspace::View::Folder(copy) => Ground::Copy { at, copy },
-            actum_workspace::View::Overlay { overlay, folders, .. } => {
+            actum_workspace::View::Overlay { overlay, folders, files } => {
                 let stack = |view: &OverlayView| [std::slice::from_ref(&view.upper), &view.lowers].concat();
                 let root = self.workspace.path();
-                let inner = folders.iter().map(|view| {
-                    (view.at.strip_prefix(root).map_or_else(|_| view.at.clone(), Path::to_owned), stack(view))
-                });
-                Ground::Layers { at, layers: stack(&overlay), inner: inner.collect() }
+                let within = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_owned();
+                let inner = folders.iter().map(|view| (within(&view.at), stack(view))).collect();
+                let files = files.iter().map(|view| within(&view.at)).collect();
+                Ground::Layers { at, layers: stack(&overlay), inner, files }
             }
         };
         let copy = match &ground {

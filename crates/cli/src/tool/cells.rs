@@ -33,6 +33,8 @@ pub(crate) enum Ground {
         layers: Vec<PathBuf>,
         /// Ignored folders with layers of their own, by their path within the folder.
         inner: Vec<(PathBuf, Vec<PathBuf>)>,
+        /// Large ignored files, which no layer holds, by their path within the folder.
+        files: Vec<PathBuf>,
     },
 }
 
@@ -47,11 +49,14 @@ impl Ground {
     fn grants(&self, path: &Path, access: Access) -> Vec<Grant> {
         let Ok(within) = path.strip_prefix(self.at()) else { return Vec::new() };
         let grant = |path: &Path, from: Source| Grant { path: path.to_owned(), access, from };
-        let (layers, inner) = match self {
+        let (layers, inner, files) = match self {
             Self::Folder(_) => return vec![Grant::same(path, access)],
             Self::Copy { copy, .. } => return vec![grant(path, Source::Folder(copy.join(within)))],
-            Self::Layers { layers, inner, .. } => (layers, inner),
+            Self::Layers { layers, inner, files, .. } => (layers, inner, files),
         };
+        if files.iter().any(|file| file == within) {
+            return vec![Grant::same(path, access)];
+        }
         if let Some((place, layers)) = inner.iter().find(|(place, _)| within.starts_with(place)) {
             let within = within.strip_prefix(place).unwrap_or(within);
             return shown_layers(layers, within).map(|from| grant(path, from)).into_iter().collect();
@@ -60,7 +65,9 @@ impl Ground {
         let inside = inner.iter().filter(|(place, _)| place.starts_with(within));
         let inside = inside
             .filter_map(|(place, layers)| Some(grant(&self.at().join(place), shown_layers(layers, Path::new(""))?)));
-        std::iter::once(grant(path, from)).chain(inside).collect()
+        let files = files.iter().filter(|file| file.starts_with(within));
+        let files = files.map(|file| Grant::same(self.at().join(file), Access::Read));
+        std::iter::once(grant(path, from)).chain(inside).chain(files).collect()
     }
 
     /// Returns the folders that a path of the folder is looked up in, and the path within each of them.
@@ -454,5 +461,38 @@ impl Session for Live {
             error,
             evidence: Value::Object(details),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_ignored_files_are_shown_beside_the_layers() {
+        let folder = actum_testkit::folder::Folder::new();
+        let at = folder.join("at");
+        for path in ["at", "layer/models"] {
+            std::fs::create_dir_all(folder.join(path)).unwrap();
+        }
+        let file = PathBuf::from("models/large.bin");
+        let ground = Ground::Layers {
+            at: at.clone(),
+            layers: vec![folder.join("layer")],
+            inner: vec![],
+            files: vec![file.clone()],
+        };
+        let shown = |path: &Path| -> Vec<PathBuf> {
+            ground
+                .grants(path, Access::Read)
+                .into_iter()
+                .filter(|grant| grant.from == Source::Same)
+                .map(|g| g.path)
+                .collect()
+        };
+        for path in [at.clone(), at.join("models"), at.join(&file)] {
+            assert_eq!(shown(&path), [at.join(&file)], "{}", path.display());
+        }
+        assert!(shown(&at.join("other")).is_empty());
     }
 }

@@ -98,17 +98,52 @@ fn d503_a_live_view_is_a_choice_and_on_the_receipt() {
 
 #[test]
 fn d503_a_resumed_run_goes_on_with_what_it_began_with() {
-    let actum = project(&[("a", r#"cat edited >> seen; [ "$(wc -l < seen)" = 1 ] || exit 0; exit 5"#)]);
+    // The second step fails until the test removes `wait`, which no snapshot holds.
+    let script = r#"
+        case "$ACTUM_PHASE" in
+          plan) cp plan.json "$ACTUM_RESPONSE" ;;
+          step) if [ -s seen ]; then [ ! -e wait ]; fi; cat edited >> seen ;;
+        esac"#;
+    let actum = project(&[("a", script)]);
+    actum.file(
+        "plan.json",
+        json!({"steps": [{"id": "s1", "description": "d"}, {"id": "s2", "description": "d"}]}).to_string(),
+    );
+    actum.file(".gitignore", "wait\n");
+    actum.file("wait", "");
     actum.file("edited", "1\n");
     let (code, run) = super::run::one(&actum, item("i", "a"), &[]);
     assert_eq!(code, 1, "{run}");
     let run = super::run::id(&run);
     actum.file("edited", "user\n");
-    actum.file("actum.toml", fs::read_to_string(actum.path("actum.toml")).unwrap());
+    fs::remove_file(actum.path("wait")).unwrap();
     let resumed = actum.run(&["resume", "--json", &run]);
-    let seen = actum.run(&["diff", &run]).stdout;
-    assert!(!seen.contains("user"), "{}\n{seen}", resumed.stdout);
-    assert_eq!(text(&actum, "edited"), "user\n");
+    assert_eq!(resumed.code, 0, "{}{}", resumed.stdout, resumed.stderr);
+    assert_eq!((text(&actum, "seen"), text(&actum, "edited")), ("1\n1\n".into(), "user\n".into()));
+}
+
+/// Large ignored files and folders, and many of them, are as usable as small ones, and a repository's references are frozen.
+#[test]
+fn d503_large_ignored_entries_are_shown() {
+    let count = 100;
+    let script = format!(
+        "{WAIT} for n in $(seq {count}); do echo agent > cache-$n/by-agent; done; wc -c < cache-7/big > seen; ls .git/refs/heads | wc -l >> seen"
+    );
+    let actum = project(&[("a", &script)]);
+    actum.file(".gitignore", "cache-*\n");
+    for n in 1..=count {
+        actum.file(&format!("cache-{n}/big"), "");
+        fs::File::options().write(true).open(actum.path(&format!("cache-{n}/big"))).unwrap().set_len(17 << 20).unwrap();
+    }
+    for n in 0..600 {
+        actum.file(&format!(".git/refs/heads/b{n}"), "");
+    }
+    let (run, code) = run_with_edits(&actum, &item("i", "a"), || {
+        actum.file(".git/refs/heads/by-user", "");
+    });
+    assert_eq!(code, 0, "{}", actum.run(&["status", &run]).stdout);
+    assert_eq!(text(&actum, "seen"), format!("{}\n600\n", 17 << 20));
+    assert!(!actum.path("cache-7/by-agent").exists());
 }
 
 /// The paths whose leaves differ.

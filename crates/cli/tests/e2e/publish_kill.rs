@@ -24,11 +24,32 @@ fn sixty() -> Program {
     actum
 }
 
+/// The same in a folder of the project, by an agent that also adds and removes files and folders.
+fn sixty_in_a_folder() -> Program {
+    let script =
+        "for n in $(seq 60); do echo new > file-$n; done; rm -r gone; mkdir -p made/deep; echo new > made/deep/file";
+    let actum = project(&[("a", script)]);
+    for n in 1..=FILES {
+        actum.file(&format!("sub/file-{n}"), "old\n");
+    }
+    actum.file("sub/gone/deep/file", "old\n");
+    let item = with(item("i", "a"), "constraints", serde_json::json!({"max_files": 100}));
+    actum.file("work.json", serde_json::json!({"workspace": "sub", "items": [item]}).to_string());
+    actum
+}
+
 const RUN: [&str; 7] =
     ["run", "--json", "--set", "maxFilesPerStep=100", "--set", "lightValidationMode=off", "work.json"];
 
 fn texts(actum: &Program) -> Vec<String> {
-    (1..=FILES).map(|n| fs::read_to_string(actum.path(&format!("file-{n}"))).unwrap_or_default()).collect()
+    let at = |path: &str| fs::read_to_string(actum.path(path)).unwrap_or_default();
+    if !actum.path("sub").is_dir() {
+        return (1..=FILES).map(|n| at(&format!("file-{n}"))).collect();
+    }
+    // What is removed and what is added speak for the state in which they are not there.
+    let or = |text: String, other: &str| if text.is_empty() { other.to_owned() } else { text };
+    let others = [or(at("sub/gone/deep/file"), "new\n"), or(at("sub/made/deep/file"), "old\n")];
+    (1..=FILES).map(|n| at(&format!("sub/file-{n}"))).chain(others).collect()
 }
 
 fn is_whole(actum: &Program) -> bool {
@@ -78,13 +99,15 @@ fn folder_is_whole_after_kill_without_another_command() {
 
 /// Whether a publication is committed and not at its end.
 fn is_committed(actum: &Program) -> bool {
-    let folders = fs::read_dir(actum.path(".actum/workspace/tx")).into_iter().flatten().flatten();
+    let places = [".actum/workspace/tx", "sub/.actum/workspace/tx"];
+    let folders = places.into_iter().flat_map(|place| fs::read_dir(actum.path(place)).into_iter().flatten().flatten());
     folders.into_iter().any(|folder| folder.path().join("journal").exists())
 }
 
 /// The places between the commit and the end of a run.
-const PLACES: [&str; 10] = [
+const PLACES: [&str; 11] = [
     "run.publishing",
+    "publish.marked",
     "publish.staged",
     "publish.committed",
     "publish.changed",
@@ -183,15 +206,16 @@ macro_rules! after_a_crash {
 
 after_a_crash! {
     any_order_of_commands_agrees_after_a_crash_before_publishing: 0;
-    any_order_of_commands_agrees_after_a_crash_while_staging: 1;
-    any_order_of_commands_agrees_after_a_crash_at_the_commit: 2;
-    any_order_of_commands_agrees_after_a_crash_at_the_first_file: 3;
-    any_order_of_commands_agrees_after_a_crash_in_the_middle: 4;
-    any_order_of_commands_agrees_after_a_crash_at_the_last_file: 5;
-    any_order_of_commands_agrees_after_a_crash_before_recording: 6;
-    any_order_of_commands_agrees_after_a_crash_after_recording: 7;
-    any_order_of_commands_agrees_after_a_crash_before_the_receipt: 8;
-    any_order_of_commands_agrees_after_a_crash_before_the_end: 9;
+    any_order_of_commands_agrees_after_a_crash_at_the_marker: 1;
+    any_order_of_commands_agrees_after_a_crash_while_staging: 2;
+    any_order_of_commands_agrees_after_a_crash_at_the_commit: 3;
+    any_order_of_commands_agrees_after_a_crash_at_the_first_file: 4;
+    any_order_of_commands_agrees_after_a_crash_in_the_middle: 5;
+    any_order_of_commands_agrees_after_a_crash_at_the_last_file: 6;
+    any_order_of_commands_agrees_after_a_crash_before_recording: 7;
+    any_order_of_commands_agrees_after_a_crash_after_recording: 8;
+    any_order_of_commands_agrees_after_a_crash_before_the_receipt: 9;
+    any_order_of_commands_agrees_after_a_crash_before_the_end: 10;
 }
 
 /// Two commands at once, right after the machine has stopped.
@@ -228,20 +252,32 @@ fn command_killed_at(actum: &Program, arguments: &[&str], place: &str) {
     running.kill();
 }
 
-/// Random commands after a crash at a random place: some are killed as well, some meet another one.
+/// Random commands after a crash at a random place: some are killed as well, some meet another one. More seeds by
+/// `ACTUM_PUBLISH_SEEDS`.
 #[test]
 fn random_commands_and_kills_end_in_agreement() {
-    const NAMES: [&str; 9] =
-        ["status", "cancel", "undo", "resume", "apply", "snapshot freeze", "snapshot gc", "recover", "store check"];
+    const NAMES: [&str; 10] = [
+        "status",
+        "cancel",
+        "undo",
+        "resume",
+        "apply",
+        "snapshot freeze",
+        "snapshot gc",
+        "store gc",
+        "recover",
+        "store check",
+    ];
     let with_run = |name: &'static str, run: &str| -> Vec<String> {
         let needs_run = ["status", "cancel", "undo", "resume", "apply"].contains(&name);
         let words = name.split(' ').chain(needs_run.then_some(run));
         words.map(str::to_owned).collect()
     };
-    for seed in 0..20 {
+    let seeds = std::env::var("ACTUM_PUBLISH_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    for seed in 0..seeds {
         let mut dice = Dice::new(2_100 + seed);
         let at = dice.pick(&PLACES);
-        let actum = sixty();
+        let actum = if seed % 2 == 0 { sixty() } else { sixty_in_a_folder() };
         let before = read(actum.folder());
         let mut case = format!("seed {seed}: {at}");
         command_killed_at(&actum, &RUN, at);
@@ -250,7 +286,15 @@ fn random_commands_and_kills_end_in_agreement() {
             let (name, second, place) = (dice.pick(&NAMES), dice.pick(&NAMES), dice.pick(&PLACES));
             let arguments = with_run(name, &run);
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            match dice.roll(4) {
+            match dice.roll(5) {
+                4 => {
+                    // A worker that may take the run while the command is at work, and is ended before it is through.
+                    case += &format!(", {name} beside a worker");
+                    let worker = worker(&actum, &[], &[]);
+                    let ended = actum.run(&arguments);
+                    assert!(ended.code != 70, "{case}: {}{}", ended.stdout, ended.stderr);
+                    end(worker);
+                }
                 0 => {
                     case += &format!(", {name} killed at {place}");
                     command_killed_at(&actum, &arguments, place);
@@ -276,6 +320,27 @@ fn random_commands_and_kills_end_in_agreement() {
         }
         agrees(&actum, &run, &before, &case);
     }
+}
+
+/// A marker is written before there is anything to find. A command that comes by meanwhile leaves it, and says whom it waits
+/// for.
+#[test]
+fn a_marker_stays_while_its_publication_is_prepared() {
+    let actum = sixty_in_a_folder();
+    let markers = || fs::read_dir(actum.path(".actum/workspace/pending")).into_iter().flatten().count();
+    let mut running = actum.start(&RUN, &[("ACTUM_CRASH_AT", "publish.marked")]);
+    assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")));
+    assert_eq!(markers(), 1);
+    for command in [&["status"][..], &["list"]] {
+        let looked = actum.run(command);
+        assert_eq!(looked.code, 0, "{}", looked.stderr);
+        assert!(looked.stderr.contains("sub is being changed by process"), "{}", looked.stderr);
+        assert_eq!(markers(), 1, "{command:?}");
+    }
+    running.kill();
+    assert_eq!(actum.run(&["status"]).code, 0);
+    assert_eq!(markers(), 0);
+    assert!(is_whole(&actum) && texts(&actum)[0] == "old\n");
 }
 
 /// The only run, read from the database: a command would recover first.
