@@ -13,7 +13,7 @@ pub mod model;
 pub mod result;
 pub mod retry;
 pub mod sdk;
-mod secure;
+pub mod secure;
 pub mod transform;
 pub mod webhook;
 

@@ -9,15 +9,19 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use rustls_platform_verifier::BuilderVerifierExt;
 
+/// Returns how servers are checked: by what the system believes.
+pub fn config() -> io::Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(BuilderVerifierExt::with_platform_verifier);
+    Ok(builder.map_err(|e| io::Error::other(e.to_string()))?.with_no_client_auth())
+}
+
 /// Makes a connection secure before anything is said on it.
 pub fn secure(stream: TcpStream, name: &str) -> io::Result<impl Read + Write + Send + use<>> {
     let refused = |e: &dyn std::fmt::Display| io::Error::other(e.to_string());
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(BuilderVerifierExt::with_platform_verifier)
-        .map_err(|e| refused(&e))?
-        .with_no_client_auth();
+    let config = config()?;
     let name = ServerName::try_from(name.to_owned()).map_err(|e| refused(&e))?;
     let connection = ClientConnection::new(Arc::new(config), name).map_err(|e| refused(&e))?;
     let mut line = StreamOwned::new(connection, stream);

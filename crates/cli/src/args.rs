@@ -11,9 +11,10 @@ use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, S
 use serde_json::Value;
 
 use crate::command::{
-    apply, approvals, artifact, canon, compile, completions, contract, dataset, diff, doctor, eval, events, exec,
-    gateway, init, key, ledger, logs, mcp, pointer, predict, prove, receipt, recover, resume, run, sandbox, schema,
-    serve, signature, snapshot, spend, stage, status, store, token, tool, trace, undo, webhook, worker, workspace,
+    apply, approvals, artifact, canon, compile, completions, config, contract, dataset, diff, doctor, eval, events,
+    exec, gateway, init, key, ledger, logs, mcp, pointer, predict, prove, receipt, recover, resume, run, sandbox,
+    schema, serve, signature, snapshot, spend, stage, status, store, token, tool, trace, undo, webhook, worker,
+    workspace,
 };
 use crate::seat::Seat;
 use crate::ui;
@@ -191,6 +192,9 @@ pub(crate) enum Command {
     /// Who signs
     #[command(subcommand)]
     Key(key::Verb),
+    /// The configuration in force, and taking a changed one into force
+    #[command(subcommand)]
+    Config(config::Verb),
     /// JSON Schema of a document
     Schema(schema::Schema),
     /// Completion script for a shell

@@ -238,7 +238,8 @@ pub(crate) fn tell_decisions(log: &Log, into: &mut Map<String, Value>) {
         .map(|d| {
             json!({"after_ms": d.after_ms, "by": d.by, "host": d.host, "port": d.port,
                 "address": d.address.map(|a| a.to_string()), "allowed": d.allowed, "code": d.code, "why": d.why,
-                "sent_bytes": d.sent_bytes, "received_bytes": d.received_bytes})
+                "sent_bytes": d.sent_bytes, "received_bytes": d.received_bytes,
+                "credential": d.has_credential})
         })
         .collect();
     into.insert("decisions".into(), json!(decisions));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use actum_api::error;
 use actum_contract::execution::{FilesystemLevel, Host, NetworkLevel, Sandbox};
-use actum_sandbox::{Access, Cell, Ended, Grant, Limits, Network, Rules};
+use actum_sandbox::{Access, Cell, Ended, Grant, Limits, Network, Rules, Source};
 
 use crate::config::SandboxConfig;
 use crate::failure::Failure;
@@ -121,11 +121,18 @@ impl Wanted<'_> {
         let mut deny = self.deny;
         let mut path = PATH.to_owned();
         let mut environment = BTreeMap::new();
+        let mut packages = Vec::new();
         if level >= FilesystemLevel::Extended {
             let usual = DEPENDENCIES.iter().map(|text| crate::config::expand((*text).to_owned()));
             for folder in usual.chain(self.config.dependencies.iter().cloned()) {
                 if let Ok(found) = folder.canonicalize() {
+                    // A run could have put a link in the place of a folder of the project.
+                    if folder.starts_with(&self.root) && found != folder {
+                        let message = format!("[sandbox] dependencies: {} is reached through a link", folder.display());
+                        return Err(Failure::new(error::CONFIG, message).hint("name the folder it leads to"));
+                    }
                     grant(&found, Access::Read);
+                    packages.push(found);
                     if folder.ends_with("bin") {
                         path = format!("{}:{path}", folder.display());
                     }
@@ -159,8 +166,8 @@ impl Wanted<'_> {
         for (path, access) in seen.grants(&writable) {
             grants.insert(path, access);
         }
-        // Of a stage nothing is shown that would have to be hidden.
-        hide_own(&mut grants, &mut deny, if self.stage.is_empty() && !is_bare { Some(&self.root) } else { None })?;
+        let root = if self.stage.is_empty() && !is_bare { Some(self.root.as_path()) } else { None };
+        hide_own(&mut grants, &mut deny, root, &self.stage, &packages)?;
         let own = [self.root.as_path(), self.folder.as_path()];
         let named: Vec<&Path> = self.read.iter().chain(&self.write).map(PathBuf::as_path).chain(own).collect();
         hide_secrets(&grants, &named, &mut deny);
@@ -219,58 +226,98 @@ impl Wanted<'_> {
             deny: network.deny.clone(),
             hosts: self.config.hosts.clone(),
             bytes_max: self.config.egress_mb << 20,
+            credentials: None,
         })
     }
 }
 
-/// What this program keeps for itself is never shown: whoever could read it could sign in the user's name, and whoever
-/// could write to it could agree in his place.
+/// Hides what Actum keeps for itself: who reads it could sign in the user's name, who writes to it could approve. `packages`
+/// are folders of package managers, which are granted on every call and not looked through.
 fn hide_own(
     grants: &mut BTreeMap<PathBuf, Access>,
     deny: &mut Vec<PathBuf>,
     root: Option<&Path>,
+    stage: &[Grant],
+    packages: &[PathBuf],
 ) -> Result<(), Failure> {
-    let is_own = |path: &Path| path.iter().any(|part| part == ".actum");
-    grants.retain(|path, _| !path.ends_with(".actum"));
+    let is_own = |path: &Path| path.iter().any(|part| part == OWN);
+    grants.retain(|path, _| !path.ends_with(OWN));
     if let Some(path) = grants.keys().find(|path| is_own(path)) {
         let message = format!("{} is part of what Actum keeps for itself", path.display());
         return Err(Failure::new(error::USAGE, message).hint("leave it out"));
     }
-    deny.extend(root.map(|root| root.join(".actum")));
-    for path in grants.keys() {
-        // A folder may hold other projects.
-        let mut waiting = vec![(path.clone(), 0)];
-        let mut seen = 0;
-        while let Some((folder, depth)) = waiting.pop() {
-            let own = folder.join(".actum");
-            if own.is_dir() {
-                deny.push(own);
-            }
-            seen += 1;
-            if depth < OWN_DEPTH_MAX && seen < OWN_FOLDERS_MAX && !folder.starts_with("/usr") {
-                for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-                    let Ok(kind) = entry.file_type() else { continue };
-                    if kind.is_dir() && !is_store(&entry.file_name()) {
-                        waiting.push((entry.path(), depth + 1));
-                    } else if std::os::unix::fs::FileTypeExt::is_socket(&kind) {
-                        // Somebody outside answers there; to read a folder is not to talk to him.
-                        deny.push(entry.path());
-                    }
-                }
-            }
+    deny.extend(root.map(|root| root.join(OWN)));
+    let mut hidden = HiddenEntries { left: OWN_ENTRIES_MAX, found: deny };
+    let mut above: Option<&Path> = None;
+    for (path, access) in grants.iter().filter(|(path, _)| !packages.contains(path)) {
+        if above.is_some_and(|above| path.starts_with(above)) {
+            continue;
+        }
+        let as_other = *access == Access::Look && actum_sandbox::is_root();
+        above = if as_other { above } else { Some(path) };
+        hidden.find(path, path, as_other)?;
+    }
+    for grant in stage {
+        let lowers = match &grant.from {
+            Source::Overlay { lowers, .. } | Source::Layers { lowers } => lowers.as_slice(),
+            Source::Folder(folder) => std::slice::from_ref(folder),
+            Source::Same => continue,
+        };
+        // Layers and copies that Actum made have nothing to hide; a folder that is shown as it is may have.
+        for live in lowers.iter().filter(|lower| !is_own(lower)) {
+            hidden.find(live, &grant.path, false)?;
         }
     }
-    deny.retain(|path| path.exists());
+    deny.retain(|path| path.symlink_metadata().is_ok());
     Ok(())
 }
 
-/// How far is looked for other projects, and for sockets, in what may be read.
-const OWN_DEPTH_MAX: u32 = 8;
-const OWN_FOLDERS_MAX: u32 = 5_000;
+const OWN: &str = ".actum";
 
-/// Folders that other programs fill, with very many in them.
-fn is_store(name: &std::ffi::OsStr) -> bool {
-    [".git", "node_modules", "target", ".venv"].iter().any(|store| name == *store)
+/// Entries that are looked through for what has to be hidden. A cell that would show more is refused.
+const OWN_ENTRIES_MAX: u64 = 2_000_000;
+
+/// Finds what Actum keeps for itself, of this project and of others, and sockets on which the machine answers.
+struct HiddenEntries<'a> {
+    left: u64,
+    found: &'a mut Vec<PathBuf>,
+}
+
+impl HiddenEntries<'_> {
+    /// Looks through `top`, which the cell knows as `shown`. With `as_other`, the cell enters only what everybody may.
+    fn find(&mut self, top: &Path, shown: &Path, as_other: bool) -> Result<(), Failure> {
+        let mut waiting = vec![top.to_owned()];
+        while let Some(folder) = waiting.pop() {
+            // The system's programs; no cell looks behind what it may not enter.
+            if folder.starts_with("/usr") || (as_other && !may_everybody_enter(&folder)) {
+                continue;
+            }
+            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+                self.left = self.left.checked_sub(1).ok_or_else(|| {
+                    let message = format!(
+                        "{} holds more than {OWN_ENTRIES_MAX} entries: Actum's own folders in it cannot be hidden",
+                        top.display()
+                    );
+                    Failure::new(error::USAGE, message).hint("grant a smaller folder")
+                })?;
+                let Ok(kind) = entry.file_type() else { continue };
+                let is_hidden = entry.file_name() == OWN || std::os::unix::fs::FileTypeExt::is_socket(&kind);
+                if is_hidden {
+                    let path = entry.path();
+                    self.found.push(path.strip_prefix(top).map_or_else(|_| path.clone(), |inner| shown.join(inner)));
+                } else if kind.is_dir() {
+                    waiting.push(entry.path());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn may_everybody_enter(folder: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    std::fs::metadata(folder).is_ok_and(|found| found.permissions().mode() & 0o001 != 0)
 }
 
 /// Hides keys and passwords in the usual places from programs, unless the user has named them or a folder in them.

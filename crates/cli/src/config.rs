@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use actum_api::error;
 use actum_contract::agent::{self, Agent};
+use actum_contract::digest::Digest;
 use actum_contract::execution::{Host, Tool};
 use actum_contract::id::{Tenant, check_name};
 use actum_contract::part::Flaw;
@@ -15,6 +16,7 @@ use actum_predict::provider::{self, Provider};
 use actum_sandbox::Wall;
 use serde_json::{Map, Value, json};
 
+use crate::active_config;
 use crate::contents::{self, BlobsConfig};
 use crate::document::Document;
 use crate::failure::Failure;
@@ -28,8 +30,12 @@ pub(crate) struct Config {
     pub providers: Vec<Provider>,
     pub prices: Prices,
     pub retention: Retention,
+    pub trust: TrustConfig,
+    pub blobs: BlobsConfig,
     /// Other files that it names and that are read with it.
     pub files: Vec<PathBuf>,
+    /// Of the file and those. None if there is no file.
+    pub digest: Option<Digest>,
 }
 
 /// An agent, and to whom else it is offered. That is the project's to say at each submission, and no part of what a run is
@@ -60,6 +66,13 @@ impl AgentConfig {
 pub(crate) struct ServerConfig {
     /// Hosts that webhooks may reach though their addresses are not everybody's.
     pub webhook_hosts: Vec<Host>,
+}
+
+/// Keys whose receipts are believed, beside the project's own.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TrustConfig {
+    /// Their ids, as `actum key show` prints them.
+    pub keys: Vec<String>,
 }
 
 /// For how many days something is kept; nothing: for good.
@@ -112,22 +125,20 @@ const EGRESS_MB: u64 = 1_024;
 const EGRESS_MB_MAX: u64 = 1 << 20;
 
 /// Sections that other parts of the program read.
-const SECTIONS: [&str; 9] =
-    ["agents", "providers", "prices", "tools", "sandbox", "store", "blobs", "server", "retention"];
+const SECTIONS: [&str; 10] =
+    ["agents", "providers", "prices", "tools", "sandbox", "store", "blobs", "server", "retention", "trust"];
 
 impl Config {
-    /// Reads the file of a project, if there is one.
-    pub(crate) fn read(root: &Path) -> Result<Self, Failure> {
-        let path = root.join("actum.toml");
-        if !path.exists() {
-            return Ok(Self::default());
-        }
-        let document = Document::read(&path)?;
+    /// Reads the file of a project, and the files that it names.
+    pub(crate) fn of(root: &Path, document: &Document) -> Result<Self, Failure> {
         let value = document.value().map_err(without_secrets)?;
         let mut reader = Reader { root: root.to_owned(), ..Reader::default() };
         let config = reader.config(&value);
         match reader.flaws.first() {
-            None => Ok(config),
+            None => {
+                let digest = Some(active_config::digest_of(document, root, &config.files));
+                Ok(Self { digest, ..config })
+            }
             Some((key, _)) => {
                 let lines: Vec<String> = reader.flaws.iter().map(|(_, flaw)| flaw.clone()).collect();
                 let failure = Failure::new(error::CONFIG, format!("actum.toml: {}", lines.join("\n  ")));
@@ -193,8 +204,9 @@ impl Reader {
                 "server" => config.server = self.server(section),
                 "tools" => config.tools = self.tools(section),
                 "agents" => config.agents = self.agents(section),
-                "blobs" => self.blobs(section),
+                "blobs" => config.blobs = self.blobs(section),
                 "providers" => config.providers = self.providers(section),
+                "trust" => config.trust = self.trust(section),
                 "retention" => config.retention = self.retention(section),
                 "prices" => match Prices::read(section) {
                     Ok(prices) => config.prices = prices,
@@ -213,10 +225,31 @@ impl Reader {
         config
     }
 
-    /// Read anew by whoever opens it; here only for its flaws.
-    fn blobs(&mut self, section: &Value) {
-        let Some(keys) = self.table(section, "blobs", "") else { return };
-        BlobsConfig::read(keys, &mut |key, value, expected| self.bad(key, "blobs.", value, expected));
+    fn blobs(&mut self, section: &Value) -> BlobsConfig {
+        let Some(keys) = self.table(section, "blobs", "") else { return BlobsConfig::default() };
+        BlobsConfig::read(keys, &mut |key, value, expected| self.bad(key, "blobs.", value, expected))
+    }
+
+    fn trust(&mut self, section: &Value) -> TrustConfig {
+        let mut trust = TrustConfig::default();
+        let Some(entries) = self.table(section, "trust", "") else { return trust };
+        for (key, value) in entries {
+            match key.as_str() {
+                "keys" => trust.keys = self.texts(value, key, "trust."),
+                _ => self.bad(key, "trust.", value, "keys"),
+            }
+        }
+        let is_id =
+            |id: &&String| id.len() == 64 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        if let Some(bad) = trust.keys.iter().find(|id| !is_id(id)) {
+            self.bad(
+                "keys",
+                "trust.",
+                &json!(bad),
+                "ids of keys: 64 hexadecimal digits, as `actum key show` prints them",
+            );
+        }
+        trust
     }
 
     fn retention(&mut self, section: &Value) -> Retention {
@@ -383,7 +416,7 @@ impl Reader {
                         Some("cut") => tool.cuts_input = true,
                         _ => self.bad(key, &at, value, "refuse or cut"),
                     },
-                    "blake3" => match value.as_str().and_then(actum_contract::digest::Digest::from_hex) {
+                    "blake3" => match value.as_str().and_then(Digest::from_hex) {
                         Some(digest) => tool.pinned = Some(digest.to_hex()),
                         None => self.bad(key, &at, value, "64 hexadecimal digits"),
                     },
@@ -443,6 +476,11 @@ pub(crate) fn schema() -> Value {
         "webhook_hosts": {"type": "array", "items": {"type": "string"}, "default": [],
             "description": "hosts that webhooks may reach though their addresses are not everybody's"},
     });
+    let trust = json!({
+        "keys": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "default": [],
+            "description": "ids of signing keys of other machines whose receipts are believed"},
+    });
+    properties.insert("trust".into(), object(trust));
     properties.insert("sandbox".into(), object(sandbox));
     properties.insert("blobs".into(), contents::schema());
     properties.insert("server".into(), object(server));
@@ -476,7 +514,7 @@ mod tests {
         let folder = Folder::new();
         let agent = |fields: &str| {
             folder.file("actum.toml", format!("[agents.a]\ntype = \"command\"\ncommand = [\"x\"]\n{fields}"));
-            Config::read(folder.path()).map(|config| config.agents["a"].clone())
+            active_config::ActiveConfig::at(folder.path()).current().map(|config| config.agents["a"].clone())
         };
         let (plain, offered) = (agent("").unwrap(), agent("tenants = [\"acme\", \"*\"]").unwrap());
         assert_eq!((plain.tenants.len(), offered.tenants.len()), (0, 2));

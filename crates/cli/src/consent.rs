@@ -65,7 +65,7 @@ impl Obeyed {
         let project = &publishing.open.project;
         let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
         // What cannot be read now is not obeyed either: Actum refuses to start on it.
-        let files = OwnFiles::of(&root, &Config::read(project.root()).unwrap_or_default());
+        let files = OwnFiles::of(&root, &project.config().unwrap_or_default());
         let trees = [publishing.base, publishing.after];
         let found = ObeyedChanges::find(publishing.blobs, trees, publishing.changes, ADMISSION)?;
         let (mut changes, mut own) = (Vec::new(), Vec::new());

@@ -104,12 +104,8 @@ impl BlobsConfig {
     }
 
     /// The section of a project's file, without looking at the others.
-    fn of(root: &Path) -> Result<Self, Failure> {
-        let path = root.join("actum.toml");
-        if !path.exists() {
-            return Ok(Self::default());
-        }
-        let value = Document::read(&path)?.value()?;
+    pub(crate) fn of(document: &Document) -> Result<Self, Failure> {
+        let value = document.value()?;
         let Some(section) = value.get("blobs") else { return Ok(Self::default()) };
         let mut flaws = Vec::new();
         let mut bad = |key: &str, value: &Value, expected: &str| {
@@ -131,11 +127,6 @@ impl BlobsConfig {
 
 fn is_list_of_texts(value: &Value) -> bool {
     value.as_array().is_some_and(|all| all.iter().all(|one| one.as_str().is_some_and(|text| !text.is_empty())))
-}
-
-/// Other names under which the object store of a project was known.
-pub(crate) fn also(root: &Path) -> Result<Vec<String>, Failure> {
-    Ok(BlobsConfig::of(root)?.also)
 }
 
 fn is_reference(text: &str) -> bool {
@@ -164,8 +155,7 @@ pub(crate) fn schema() -> Value {
 }
 
 /// The object store behind a project, if there is one. Asks it nothing.
-pub(crate) fn far(root: &Path) -> Result<Option<Far>, Failure> {
-    let config = BlobsConfig::of(root)?;
+pub(crate) fn far(config: BlobsConfig) -> Result<Option<Far>, Failure> {
     let named = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty());
     let Some(url) = named.or(config.url) else { return Ok(None) };
     let mut options = Vec::new();
@@ -208,9 +198,9 @@ fn connected(url: &str, options: &[(String, String)]) -> Result<Far, Failure> {
 }
 
 /// The contents of a tenant. `home`: where its things lie.
-pub(crate) fn open(root: &Path, home: &Path, tenant: &Tenant, shelf: Shelf) -> Result<Blobs, Failure> {
+pub(crate) fn open(config: BlobsConfig, home: &Path, tenant: &Tenant, shelf: Shelf) -> Result<Blobs, Failure> {
     let folder = home.join(shelf.word());
-    match far(root)? {
+    match far(config)? {
         Some(far) => {
             let within = far.within(&format!("{}/{}", seat::folder_of(tenant), shelf.word()));
             Ok(Blobs::open_before(&folder, Arc::new(within))?)

@@ -38,9 +38,16 @@ impl Failure {
         [error::STORE_UNAVAILABLE, error::BLOBS_UNAVAILABLE].contains(&self.row.name)
     }
 
-    /// Whether this machine failed, and another one may not: no room on its disk, no open files or memory left, no cells.
+    /// Whether this machine failed, and another one may not: its disk, open files or memory, its cells, its access to the
+    /// object store.
     pub(crate) fn is_machines(&self) -> bool {
-        [error::DISK_FULL, error::SANDBOX_UNAVAILABLE, error::MACHINE_FAULT].contains(&self.row.name)
+        let machines = [error::DISK_FULL, error::SANDBOX_UNAVAILABLE, error::MACHINE_FAULT, error::BLOBS_REFUSED];
+        machines.contains(&self.row.name)
+    }
+
+    /// An error of the system while a file was used: the machine's, or of that file.
+    pub(crate) fn of_io(message: impl Into<String>, e: &std::io::Error) -> Self {
+        Self::new(machine_error(e).unwrap_or(error::FILE), message)
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -124,6 +131,19 @@ fn window(source: &str, at: usize) -> (String, usize) {
     (format!("{lead}{}{tail}", clean(&source[start..end])), caret)
 }
 
+/// Returns the error that an answer of the system stands for if the machine is to blame, whatever file it was about.
+fn machine_error(e: &std::io::Error) -> Option<&'static str> {
+    use rustix::io::Errno;
+
+    match Errno::from_io_error(e)? {
+        Errno::NOSPC | Errno::DQUOT => Some(error::DISK_FULL),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::IO | Errno::ROFS => {
+            Some(error::MACHINE_FAULT)
+        }
+        _ => None,
+    }
+}
+
 impl From<JournalError> for Failure {
     fn from(e: JournalError) -> Self {
         let name = match &e {
@@ -155,11 +175,8 @@ impl From<actum_workspace::Error> for Failure {
         use actum_workspace::Error;
 
         let message = e.to_string();
-        if e.is_full() {
-            return Self::new(error::DISK_FULL, message);
-        }
-        if e.is_exhausted() {
-            return Self::new(error::MACHINE_FAULT, message);
+        if let Some(name) = e.io_source().and_then(machine_error) {
+            return Self::new(name, message);
         }
         match e {
             Error::Publisher { .. } => Self::new(error::FILE, message),
@@ -254,6 +271,24 @@ impl From<actum_contract::ContractError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_the_machine_are_told_from_those_of_a_file() {
+        use rustix::io::Errno;
+
+        for (errno, name, is_machines) in [
+            (Errno::NOSPC, error::DISK_FULL, true),
+            (Errno::DQUOT, error::DISK_FULL, true),
+            (Errno::MFILE, error::MACHINE_FAULT, true),
+            (Errno::IO, error::MACHINE_FAULT, true),
+            (Errno::ROFS, error::MACHINE_FAULT, true),
+            (Errno::ACCESS, error::FILE, false),
+            (Errno::NOENT, error::FILE, false),
+        ] {
+            let failure = Failure::of_io("cannot write x", &errno.into());
+            assert_eq!((failure.row.name, failure.is_machines()), (name, is_machines), "{errno}");
+        }
+    }
 
     #[test]
     fn a_place_shows_its_line_and_points_at_the_column() {

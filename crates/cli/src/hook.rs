@@ -21,6 +21,7 @@ use actum_ledger::webhook::{self, Action, ERROR_BYTES_MAX, Progress, Webhook, We
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::active_config::ActiveConfig;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::workspace::new_id;
@@ -89,9 +90,13 @@ impl Stop {
 }
 
 impl Deliveries {
-    pub(crate) fn begin(webhooks: &Arc<dyn Webhooks>, waiter: &Waiter, config: &Config) -> Result<Self, Failure> {
+    pub(crate) fn begin(
+        webhooks: &Arc<dyn Webhooks>,
+        waiter: &Waiter,
+        config: &Arc<ActiveConfig>,
+    ) -> Result<Self, Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure::new(error::INTERNAL, format!("cannot deliver webhooks: {e}"));
-        let http = Http::for_others(config.sandbox.hosts.clone()).map_err(|e| failed(&e))?;
+        let http = Http::for_others(config.current()?.sandbox.hosts.clone()).map_err(|e| failed(&e))?;
         let (http, stop, server) = (Arc::new(http), Arc::<Stop>::default(), new_id());
         let under_way = Arc::<UnderWay>::default();
         let mut all = Self { stop: Arc::clone(&stop), threads: Vec::new() };
@@ -100,7 +105,7 @@ impl Deliveries {
                 webhooks: Arc::clone(webhooks),
                 waiter: waiter.clone(),
                 http: Arc::clone(&http),
-                network: network(config),
+                config: Arc::clone(config),
                 owner: format!("{server}.{n}"),
                 stop: Arc::clone(&stop),
                 under_way: Arc::clone(&under_way),
@@ -168,7 +173,7 @@ struct Courier {
     webhooks: Arc<dyn Webhooks>,
     waiter: Waiter,
     http: Arc<Http>,
-    network: Network,
+    config: Arc<ActiveConfig>,
     owner: String,
     stop: Arc<Stop>,
     under_way: Arc<UnderWay>,
@@ -230,7 +235,9 @@ impl Courier {
             body: &body,
             within: ANSWER_WITHIN,
         };
-        let why = match self.http.deliver(&self.network, &delivery) {
+        // The one in force is readable: it was read when it was taken into force.
+        let network = self.config.current().map(|config| network(&config)).unwrap_or_default();
+        let why = match self.http.deliver(&network, &delivery) {
             Delivered::Status(200..=299) => {
                 crash::pass(CRASH_POINTS, "webhook.delivered");
                 (webhook.failures, webhook.failing_since_ms, webhook.last_error) = (0, None, None);

@@ -12,7 +12,6 @@ use actum_contract::id::Tenant;
 use serde_json::json;
 
 use crate::command::serve::Front;
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::log::{self, Level};
 use crate::project::Project;
@@ -71,7 +70,7 @@ fn keep(front: &Front) -> Result<(), Failure> {
         log::say(Level::Debug, "housekeeping.taken", &json!({}));
         return Ok(());
     };
-    let retention = Config::read(own.project.root())?.retention;
+    let retention = own.project.config()?.retention;
     let plan = Plan { retention, now_ms: now_ms(), dry: false, sweeps: false };
     let mut freed = Freed::default();
     plan.rows(&own, &*front.store, &mut freed)?;

@@ -1,6 +1,7 @@
 //! The binary: composition root, exit codes, and nothing else. Every verb lives in `command/`.
 
 mod access;
+mod active_config;
 mod approval;
 mod archive;
 mod args;

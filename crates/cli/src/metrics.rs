@@ -74,6 +74,8 @@ pub(crate) struct Facts {
     pub clock: Option<MeasuredClock>,
     /// Workers of this machine by what they are: well, unwell, gone.
     pub workers: BTreeMap<&'static str, u64>,
+    /// Whether actum.toml was changed since the server has read it.
+    pub is_outdated: bool,
 }
 
 #[derive(Default)]
@@ -119,6 +121,8 @@ pub(crate) fn text(facts: &Facts, requests: &Requests) -> String {
     for (state, number) in &facts.workers {
         text.line(&format!("actum_workers{{state=\"{state}\"}} {number}"));
     }
+    let help = "1 if actum.toml differs from the configuration in force.";
+    text.one("actum_config_outdated", "gauge", help, u64::from(facts.is_outdated));
     if let Some(clock) = &facts.clock {
         let seconds = |ms: i64| ms as f64 / 1_000.0;
         let help = "How far this process's clock is ahead of the store's, which is the reference.";
@@ -192,6 +196,7 @@ mod tests {
             now_ms: 2_000,
             clock: None,
             workers: BTreeMap::new(),
+            is_outdated: false,
         };
         let shown = text(&facts, &requests);
         for line in [

@@ -8,7 +8,9 @@ use actum_contract::id::Tenant;
 use actum_store::blob::Folder as Blobs;
 use actum_store::{Location, Older, Store};
 
+use crate::active_config::ActiveConfig;
 use crate::args::Global;
+use crate::config::Config;
 use crate::contents::{self, Shelf};
 use crate::failure::Failure;
 use crate::seat::Seat;
@@ -20,6 +22,7 @@ use crate::workspace::LOCAL_TENANT;
 pub(crate) struct Project {
     root: PathBuf,
     store: Option<String>,
+    config: Arc<ActiveConfig>,
     /// For whom it is open, if it is not the user.
     seat: Option<Arc<Seat>>,
 }
@@ -33,12 +36,12 @@ impl Project {
             .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
-        Ok(Self { root, store: named_store(global), seat: None })
+        Ok(Self { config: ActiveConfig::at(&root), root, store: named_store(global), seat: None })
     }
 
     /// The project that a seat is in.
     pub(crate) fn seated(seat: Arc<Seat>) -> Self {
-        Self { root: seat.root.clone(), store: None, seat: Some(seat) }
+        Self { root: seat.root.clone(), store: None, config: Arc::clone(&seat.config), seat: Some(seat) }
     }
 
     /// The project that a file belongs to; if it lies in none, the one we are in.
@@ -50,16 +53,32 @@ impl Project {
         let folder = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = folder.as_deref().and_then(|folder| folder.ancestors().find(marked).map(Path::to_owned));
-        Ok(root.map_or(here, |root| Self { root, store: named_store(global), seat: None }))
+        Ok(root.map_or(here, |root| Self {
+            config: ActiveConfig::at(&root),
+            root,
+            store: named_store(global),
+            seat: None,
+        }))
     }
 
     /// The same project once more, for whoever wants one of its own.
     pub(crate) fn at(other: &Self) -> Self {
-        Self { root: other.root.clone(), store: other.store.clone(), seat: other.seat.clone() }
+        let config = Arc::clone(&other.config);
+        Self { root: other.root.clone(), store: other.store.clone(), config, seat: other.seat.clone() }
     }
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> Result<Arc<Config>, Failure> {
+        self.config.current()
+    }
+
+    /// The configuration as something that can be read again.
+    pub(crate) fn active_config(&self) -> &Arc<ActiveConfig> {
+        &self.config
     }
 
     /// For whom it is open, if it is not the user.
@@ -102,12 +121,12 @@ impl Project {
 
     /// Contents of one kind, for whom the project is open.
     pub(crate) fn shelf(&self, shelf: Shelf) -> Result<Blobs, Failure> {
-        contents::open(&self.root, &self.folder()?, &self.tenant()?, shelf)
+        contents::open(self.config.blobs()?, &self.folder()?, &self.tenant()?, shelf)
     }
 
     /// By what other machines know that they have the same contents; nothing if they cannot.
     pub(crate) fn contents_name(&self) -> Result<Option<String>, Failure> {
-        Ok(contents::far(&self.root)?.map(|far| far.shown()))
+        Ok(contents::far(self.config.blobs()?)?.map(|far| far.shown()))
     }
 
     /// The project's own folder, made on first use and kept out of version control.
@@ -120,11 +139,19 @@ impl Project {
         Ok(folder)
     }
 
-    /// Where the signing key is, if there is one yet; makes nothing.
-    pub(crate) fn key_path(&self) -> PathBuf {
+    /// Returns the folder below `.actum` in which older versions kept the signing key; makes nothing.
+    pub(crate) fn key_folder(&self) -> PathBuf {
         match &self.seat {
-            Some(seat) => seat.home.join("key.pem"),
-            None => self.root.join(".actum/key.pem"),
+            Some(seat) => seat.home.clone(),
+            None => self.root.join(".actum"),
+        }
+    }
+
+    /// Returns the folder in which this user keeps state that belongs to no workspace, if there is one.
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
+        match &self.seat {
+            Some(seat) => seat.state.clone(),
+            None => state_folder(),
         }
     }
 
@@ -162,6 +189,13 @@ impl Project {
 /// The store that was asked for; by a variable too, because a password does not belong among the words of a command.
 fn named_store(global: &Global) -> Option<String> {
     global.store.clone().or_else(|| std::env::var("ACTUM_STORE").ok().filter(|url| !url.is_empty()))
+}
+
+/// Returns the folder in which the user keeps Actum's state that belongs to no workspace, by the XDG rules.
+pub(crate) fn state_folder() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(base.join("actum"))
 }
 
 /// Whether a project has its things there. A folder that a snapshot of another project was restored to has some too.

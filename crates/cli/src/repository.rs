@@ -17,7 +17,6 @@ use actum_sandbox::{Egress, Files, News, Spawner};
 use actum_workspace::{Rules, Workspace};
 
 use crate::cell::{self, Planned, Wanted, end_of};
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::run::Open;
 use crate::ui::clean;
@@ -196,7 +195,7 @@ fn bring(open: &Open, at: &Where, url: &str, commit: &str, tree: &Path, said: &P
         ("GIT_CONFIG_KEY_1", "core.hooksPath"),
         ("GIT_CONFIG_VALUE_1", "/dev/null"),
     ];
-    let mut config = Config::read(open.project.root())?.sandbox;
+    let mut config = open.project.config()?.sandbox.clone();
     if open.project.is_guest()? {
         config.hosts = hosts_for_others(at, &config.hosts);
     }

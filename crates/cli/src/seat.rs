@@ -9,6 +9,7 @@ use actum_contract::id::Tenant;
 use actum_engine::Waiter;
 use actum_store::Store;
 
+use crate::active_config::ActiveConfig;
 use crate::failure::Failure;
 use crate::workspace::LOCAL_TENANT;
 
@@ -25,8 +26,12 @@ pub(crate) struct Seat {
     pub token: Option<String>,
     /// The project.
     pub root: PathBuf,
+    /// Its configuration, the same for all who ask one server.
+    pub config: Arc<ActiveConfig>,
     /// Where things lie that are not in the store.
     pub home: PathBuf,
+    /// Where the server's user keeps state that belongs to no workspace, keys among it. None if there is no such folder.
+    pub state: Option<PathBuf>,
     /// The span of whoever asks, as a `traceparent`.
     pub trace: Option<String>,
     /// What this one asks for is named so each time he asks for it; to be done once.
@@ -41,9 +46,16 @@ impl std::fmt::Debug for Seat {
 
 impl Seat {
     /// A seat of a tenant in a project whose store is open.
-    pub(crate) fn new(store: Arc<dyn Store>, waiter: Waiter, tenant: Tenant, actor: String, root: PathBuf) -> Self {
-        let home = home_of(&root, &tenant);
-        Self { store, waiter, tenant, actor, token: None, root, home, trace: None, once: None }
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        waiter: Waiter,
+        tenant: Tenant,
+        actor: String,
+        config: Arc<ActiveConfig>,
+    ) -> Self {
+        let root = config.root().to_owned();
+        let (home, state) = (home_of(&root, &tenant), crate::project::state_folder());
+        Self { store, waiter, tenant, actor, token: None, root, config, home, state, trace: None, once: None }
     }
 
     pub(crate) fn with_token(self, token: &str) -> Self {

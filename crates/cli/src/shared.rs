@@ -99,7 +99,7 @@ impl Open {
 
     /// All places whose runs a worker of this project takes: its own folder, its object store, and earlier names of that.
     pub(crate) fn places(&self) -> Result<Vec<String>, Failure> {
-        let earlier = crate::contents::also(self.project.root())?.into_iter();
+        let earlier = self.project.active_config().blobs()?.also.into_iter();
         let earlier = earlier.map(|name| if is_place(&name) { name } else { format!("{PLACE}{name}") });
         let mut places = vec![self.place.clone(), self.shared_place()?];
         places.extend(earlier);

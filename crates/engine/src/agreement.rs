@@ -50,6 +50,10 @@ pub struct Agreement {
     /// Nobody in runs of before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_by: Option<Submitter>,
+    /// The digest of the configuration in force at submission. None if there was no configuration, and in runs of before
+    /// this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
 }
 
 /// Who submitted a run, or forked it.
@@ -334,6 +338,7 @@ mod tests {
             fork_of: None,
             trace: None,
             submitted_by: None,
+            config: None,
         };
         let text = serde_json::to_string(&old).unwrap();
         assert!(!text.contains("submittedBy") && !text.contains("folder"));

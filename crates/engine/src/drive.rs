@@ -207,9 +207,10 @@ impl Driver<'_> {
         let mut hands = match self.workshop.take_up(run, &hash, &read.agreement, &state) {
             Ok(hands) => hands,
             Err(NoHands::PutOff(why)) if self.may_put_off(run) => return self.put_off(run, pen, &why),
-            Err(NoHands::Machine(why)) if self.may_set_back(run, &state) => {
-                return self.set_back(run, &mut state, pen, &why);
-            }
+            Err(NoHands::Machine(why)) if self.may_put_off(run) => match self.set_back(run, &mut state, pen, &why)? {
+                None => return Ok(()),
+                Some(fault) => return self.end_without_hands(run, &read, &mut state, pen, fault),
+            },
             // It may have published already: then it ends only by what became of that.
             Err(
                 NoHands::PutOff(why)
@@ -219,30 +220,23 @@ impl Driver<'_> {
             ) if state.publishing.is_some() && run.epoch < EPOCHS_MAX => {
                 return self.put_off(run, pen, &why);
             }
-            Err(why) => {
-                let fault = why.into_fault();
-                let decision = decide(&mut state, fault);
-                let verdict = verdict_of(&state);
-                let outcome = outcome_without_receipt(&verdict, &state);
-                return self.end(
-                    run,
-                    &read,
-                    &verdict,
-                    &decision.events,
-                    pen,
-                    Finished { outcome, entries: Vec::new() },
-                );
-            }
+            Err(why) => return self.end_without_hands(run, &read, &mut state, pen, why.into_fault()),
         };
         while let Some(effect) = next(&state) {
             self.watch.see(run, &state);
             if let Effect::Finish(verdict) = &effect {
                 let finished = hands.finish(verdict, &state);
+                // Machines have failed it often enough: it ends, if need be without a receipt.
+                let is_given_up = verdict.code.as_deref() == Some(code::MACHINE_FAILED);
                 let machines = hands.put_off().filter(|_| finished.is_err() && hands.is_machines_fault());
-                if let Some(why) = machines.filter(|_| self.may_put_off(run)) {
-                    return self.set_back(run, &mut state, pen, &why);
+                let machines = machines.filter(|_| !is_given_up);
+                if let Some(why) = machines.filter(|_| self.may_put_off(run))
+                    && self.set_back(run, &mut state, pen, &why)?.is_none()
+                {
+                    return Ok(());
                 }
-                if let Some(why) = hands.put_off().filter(|_| finished.is_err()).filter(|_| self.may_put_off(run)) {
+                let away = hands.put_off().filter(|_| finished.is_err() && !is_given_up);
+                if let Some(why) = away.filter(|_| self.may_put_off(run)) {
                     return self.put_off(run, pen, &why);
                 }
                 let finished = finished.unwrap_or_else(|why| {
@@ -270,17 +264,18 @@ impl Driver<'_> {
             };
             let machines = hands.put_off().filter(|_| hands.is_machines_fault() && !is_published(&event));
             if let Some(why) = machines {
-                if self.may_set_back(run, &state) {
-                    return self.set_back(run, &mut state, pen, &why);
-                }
+                let too_many = match self.may_put_off(run) {
+                    true => match self.set_back(run, &mut state, pen, &why)? {
+                        None => return Ok(()),
+                        fault => fault,
+                    },
+                    false => None,
+                };
                 // What became of a publication is unknown: the run has no end yet.
                 if state.publishing.is_some() && hands.is_outcome_unknown() && run.epoch < EPOCHS_MAX {
                     return self.put_off(run, pen, &why);
                 }
-                let event = match state.too_many_set_backs() {
-                    Some(message) => Event::Faulted { code: code::MACHINE_FAILED.into(), message, retryable: true },
-                    None => event,
-                };
+                let event = too_many.unwrap_or(event);
                 let decision = decide(&mut state, event);
                 pen.note(&decision.events, Vec::new(), None);
                 continue;
@@ -326,31 +321,52 @@ impl Driver<'_> {
         self.hands_back && run.epoch < EPOCHS_MAX
     }
 
-    /// Whether another machine may try; `actum run` has only this one.
-    fn may_set_back(&self, run: &Run, state: &State) -> bool {
-        self.may_put_off(run) && state.too_many_set_backs().is_none()
+    /// Ends an attempt that could not begin.
+    fn end_without_hands(
+        &self,
+        run: &Run,
+        read: &Read,
+        state: &mut State,
+        pen: &Pen,
+        fault: Event,
+    ) -> Result<(), NotWritten> {
+        let decision = decide(state, fault);
+        let verdict = verdict_of(state);
+        let outcome = outcome_without_receipt(&verdict, state);
+        self.end(run, read, &verdict, &decision.events, pen, Finished { outcome, entries: Vec::new() })
     }
 
-    /// Gives a run back because of this machine, which claims nothing more until it is well again.
-    fn set_back(&self, run: &Run, state: &mut State, pen: &Pen, why: &str) -> Result<(), NotWritten> {
+    /// Gives a run back because of this machine, which claims nothing more until it is well again. Returns the end of the attempt
+    /// instead if as many machines have failed it as may; an attempt that has begun to publish has no such end.
+    fn set_back(&self, run: &Run, state: &mut State, pen: &Pen, why: &str) -> Result<Option<Event>, NotWritten> {
         self.watch.remark(run, &format!("set back: {why}"));
-        *self.unwell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
-        self.workshop.report_health(Some(why));
+        self.doubt_machine(why);
         let set_back =
             SetBack { machine: self.workshop.machine(), worker: self.owner.to_owned(), reason: why.to_owned() };
         let decision = decide(state, Event::SetBack(set_back));
+        if let Some(message) = state.too_many_set_backs().filter(|_| state.publishing.is_none()) {
+            pen.note(&decision.events, Vec::new(), None);
+            return Ok(Some(Event::Faulted { code: code::MACHINE_FAILED.into(), message, retryable: true }));
+        }
         let outcome = Some(json!({"put_off": why}).to_string());
         pen.write(&decision.events, Vec::new(), Some(End { state: RunState::Queued, outcome, capsule: None }))?;
         self.watch.handed_back(run);
-        Ok(())
+        Ok(None)
+    }
+
+    /// From here on this worker claims nothing until its self-check passes.
+    fn doubt_machine(&self, why: &str) {
+        *self.unwell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        self.workshop.report_health(Some(why));
     }
 
     /// Gives a run back that cannot go on here and now; what it has done is on record.
     fn put_off(&self, run: &Run, pen: &Pen, why: &str) -> Result<(), NotWritten> {
         self.watch.remark(run, &format!("put off: {why}"));
         // `actum run` takes its own runs again at once: not in a hurry.
-        if !self.hands_back {
-            std::thread::sleep(PUT_OFF_FOR);
+        match self.hands_back {
+            true => self.doubt_machine(why),
+            false => std::thread::sleep(PUT_OFF_FOR),
         }
         let outcome = Some(json!({"put_off": why}).to_string());
         pen.write(&[], Vec::new(), Some(End { state: RunState::Queued, outcome, capsule: None }))?;

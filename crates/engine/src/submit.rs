@@ -34,6 +34,8 @@ pub struct Wanted {
     pub items: Vec<(WorkItem, Agent)>,
     pub draft: bool,
     pub by: Submitter,
+    /// The digest of the configuration in force.
+    pub config: Option<String>,
     /// The span of whoever submits, as a `traceparent`.
     pub trace: Option<String>,
     /// What whoever asks twice says both times: then it is submitted once.
@@ -58,7 +60,8 @@ pub enum SubmitError {
 }
 
 pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError> {
-    let Wanted { tenant, place, workspace, folder, shared, tree, contract, items, draft, by, trace, once } = wanted;
+    let Wanted { tenant, place, workspace, folder, shared, tree, contract, items, draft, by, config, trace, once } =
+        wanted;
     let now = waiter.checked_time(&tenant)?;
     let order: Vec<String> = items.iter().map(|(item, _)| item.id.clone()).collect();
     let (submission, before) = match once {
@@ -125,6 +128,7 @@ pub fn submit(waiter: &Waiter, wanted: Wanted) -> Result<Submitted, SubmitError>
             fork_of: None,
             trace: trace.clone(),
             submitted_by: Some(by.clone()),
+            config: config.clone(),
         };
         agreements.insert(run.id.clone(), agreement.digest());
         runs.push(NewRun { metadata: agreement::write(&contract, &agreement), ..run });

@@ -9,8 +9,8 @@ use actum_contract::schema::Mode;
 use actum_contract::work::{WorkItem, read_item};
 use actum_contract::{ExecutionConfig, Layers, Partial, resolve};
 use actum_kernel::{
-    Acted, Agreed, Checked, Effect, End, Event, Failed, Kind, Phases, Plan, State, Status, Step, Tested, ToolOp,
-    Totals, Verdict, decide, next,
+    Acted, Agreed, Checked, Effect, End, Event, Failed, Kind, Phases, Plan, SetBack, State, Status, Step, Tested,
+    ToolOp, Totals, Verdict, decide, next,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -464,4 +464,28 @@ proptest! {
         let enforced = config.light_validation_mode == Mode::Enforce || config.heavy_validation_mode == Mode::Enforce;
         prop_assert!(enforced || (!corrected && verdict.status == Status::Success));
     }
+}
+
+/// Machine failures are limited by machines and by their count, and another attempt begins without them.
+#[test]
+fn set_backs_end_after_three_machines_or_nine_times() {
+    let after = |machines: &[&str]| {
+        let mut state = State::new(agreed(&[], json!({})));
+        decide(&mut state, Event::Begun { attempt: 1, worker: "w".into() });
+        for machine in machines {
+            let reason = "no room left".to_owned();
+            let set_back = SetBack { machine: (*machine).to_owned(), worker: "w".into(), reason };
+            decide(&mut state, Event::SetBack(set_back));
+        }
+        state
+    };
+    assert_eq!(after(&["a"; 8]).too_many_set_backs(), None);
+    assert_eq!(after(&["a", "b", "a", "b"]).too_many_set_backs(), None);
+    for machines in [&["a"; 9][..], &["a", "b", "c"]] {
+        let message = after(machines).too_many_set_backs().unwrap();
+        assert_eq!(message.matches("no room left").count(), machines.len(), "{message}");
+    }
+    let mut again = after(&["a", "b", "c"]);
+    decide(&mut again, Event::Begun { attempt: 2, worker: "w".into() });
+    assert_eq!(again.too_many_set_backs(), None);
 }

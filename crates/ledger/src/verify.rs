@@ -59,6 +59,19 @@ pub enum Flaw {
     CheckpointBeyond(u64),
     #[error("the log up to here is not the one that was signed in the checkpoint of {0} entries")]
     CheckpointRoot(u64),
+    #[error("is missing: {receipt} was signed when there were {size} entries")]
+    ReceiptBeyond { size: u64, receipt: String },
+    #[error("the log up to here is not the one that {0} was signed over")]
+    ReceiptHead(String),
+}
+
+/// The head of a log as a signed receipt states it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignedHead {
+    pub size: u64,
+    pub head: Digest,
+    /// Which receipt says so, for messages.
+    pub receipt: String,
 }
 
 /// Takes the rows in order, then the head. Checkpoints must be of this log; who signed them is checked before.
@@ -67,6 +80,7 @@ pub struct Walk {
     tenant: Tenant,
     log: Log,
     checkpoints: Vec<Checkpoint>,
+    heads: Vec<SignedHead>,
     /// Where each execution is, by the entries so far: what is stored beside them may have been altered.
     executions: HashMap<ExecutionKey, Last>,
 }
@@ -74,7 +88,15 @@ pub struct Walk {
 impl Walk {
     pub fn new(tenant: Tenant, mut checkpoints: Vec<Checkpoint>) -> Self {
         checkpoints.sort_by_key(|c| std::cmp::Reverse(c.size));
-        Self { tenant, log: Log::default(), checkpoints, executions: HashMap::new() }
+        Self { tenant, log: Log::default(), checkpoints, heads: Vec::new(), executions: HashMap::new() }
+    }
+
+    /// Compares the log with the heads of receipts too. Who signed them is checked before.
+    #[must_use]
+    pub fn with_heads(mut self, mut heads: Vec<SignedHead>) -> Self {
+        heads.sort_by_key(|head| std::cmp::Reverse(head.size));
+        self.heads = heads;
+        self
     }
 
     pub fn size(&self) -> u64 {
@@ -154,6 +176,13 @@ impl Walk {
             }
             self.checkpoints.pop();
         }
+        while let Some(next) = self.heads.last().filter(|head| head.size <= self.size()) {
+            if next.size == self.size() && next.head != self.log.head {
+                let flaw = Flaw::ReceiptHead(next.receipt.clone());
+                return Err(self.bad(self.size().saturating_sub(1), id, flaw));
+            }
+            self.heads.pop();
+        }
         Ok(())
     }
 
@@ -180,6 +209,10 @@ impl Walk {
         }
         if let Some(largest) = self.checkpoints.first() {
             return Err(self.bad(size, None, Flaw::CheckpointBeyond(largest.size)));
+        }
+        if let Some(SignedHead { size: said, receipt, .. }) = self.heads.first() {
+            let flaw = Flaw::ReceiptBeyond { size: *said, receipt: receipt.clone() };
+            return Err(self.bad(size, None, flaw));
         }
         if stored < size {
             return Err(self.bad(stored, None, Flaw::Beyond(stored)));

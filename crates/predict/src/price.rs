@@ -34,6 +34,10 @@ pub struct Price {
     /// Of input that is written to a cache; as input otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<u64>,
+    /// Of input that is written to a cache for longer than usual (`ttl: "1h"`). Without it twice the price of input where
+    /// `cache_write` has a price, as Anthropic's price list has it; else as input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_1h: Option<u64>,
     /// Tokens that one picture can be at most, for this model; `IMAGE_TOKENS_MAX` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_tokens: Option<u64>,
@@ -44,6 +48,11 @@ impl Price {
     /// Tokens that one picture can be at most.
     pub fn image_tokens_max(&self) -> u64 {
         self.image_tokens.unwrap_or(IMAGE_TOKENS_MAX)
+    }
+
+    fn cache_write_long(&self) -> u64 {
+        let twice = self.cache_write.map(|usual| usual.max(self.input.saturating_mul(2)));
+        self.cache_write_1h.or(twice).unwrap_or(self.input)
     }
 }
 
@@ -99,8 +108,8 @@ impl Prices {
 }
 
 fn read(part: &mut Part<'_>) -> Price {
-    let fields = ["input", "output", "cached", "cache_write", "image_tokens"];
-    let [input, output, cached, cache_write, image_tokens] = fields.map(|field| {
+    let fields = ["input", "output", "cached", "cache_write", "cache_write_1h", "image_tokens"];
+    let [input, output, cached, cache_write, cache_write_1h, image_tokens] = fields.map(|field| {
         let is_needed = ["input", "output"].contains(&field);
         let value = part.take(field);
         let number = value.as_ref().and_then(Value::as_u64).filter(|number| *number <= INTEGER_SAFE_MAX);
@@ -120,7 +129,7 @@ fn read(part: &mut Part<'_>) -> Price {
     }
     part.finish();
     let [input, output] = [input, output].map(Option::unwrap_or_default);
-    Price { input, output, cached, cache_write, image_tokens, currency }
+    Price { input, output, cached, cache_write, cache_write_1h, image_tokens, currency }
 }
 
 fn is_currency(name: &str) -> bool {
@@ -151,29 +160,31 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-/// The most that a call can come to: the whole input at the dearest of its prices. Never less than the cost of any usage
-/// within these bounds.
-pub fn estimate(price: &Price, input_tokens_max: u64, output_tokens_max: u64) -> u64 {
-    let dearest = [Some(price.input), price.cached, price.cache_write].into_iter().flatten().max().unwrap_or_default();
-    total([(dearest, input_tokens_max), (price.output, output_tokens_max), (0, 0), (0, 0)])
+/// Returns the most that a call can cost: the whole input at the dearest of its prices. Never less than the cost of any usage
+/// within these bounds. `is_kept_long`: whether the call asks for a cache that keeps longer than usual.
+pub fn estimate(price: &Price, input_tokens_max: u64, output_tokens_max: u64, is_kept_long: bool) -> u64 {
+    let long = is_kept_long.then(|| price.cache_write_long());
+    let dearest = [Some(price.input), price.cached, price.cache_write, long].into_iter().flatten().max();
+    total(&[(dearest.unwrap_or_default(), input_tokens_max), (price.output, output_tokens_max)])
 }
 
-/// What a call came to. Rounded up once, in the end.
+/// Returns what a call cost. Rounded up once, in the end.
 pub fn cost(price: &Price, usage: &Usage) -> u64 {
     let cached = usage.cached.min(usage.input);
     let cache_write = usage.cache_write.min(usage.input - cached);
-    let plain = usage.input - cached - cache_write;
-    total([
-        (price.input, plain),
+    let long = usage.cache_write_long.min(cache_write);
+    total(&[
+        (price.input, usage.input - cached - cache_write),
         (price.cached.unwrap_or(price.input), cached),
-        (price.cache_write.unwrap_or(price.input), cache_write),
+        (price.cache_write.unwrap_or(price.input), cache_write - long),
+        (price.cache_write_long(), long),
         (price.output, usage.output),
     ])
 }
 
-fn total(parts: [(u64, u64); 4]) -> u64 {
-    let products = parts.map(|(price, tokens)| u128::from(price).saturating_mul(u128::from(tokens)));
-    let sum = products.into_iter().fold(0, u128::saturating_add);
+fn total(parts: &[(u64, u64)]) -> u64 {
+    let products = parts.iter().map(|(price, tokens)| u128::from(*price).saturating_mul(u128::from(*tokens)));
+    let sum = products.fold(0, u128::saturating_add);
     u64::try_from(sum.div_ceil(PER_TOKENS)).unwrap_or(u64::MAX)
 }
 
@@ -185,7 +196,7 @@ pub fn schema() -> Value {
         "description": "price of a million tokens, in the smallest unit of the currency",
         "properties": {
             "input": amount, "output": amount,
-            "cached": amount, "cache_write": amount,
+            "cached": amount, "cache_write": amount, "cache_write_1h": amount,
             "image_tokens": {
                 "type": "integer", "minimum": 0, "maximum": INTEGER_SAFE_MAX, "default": IMAGE_TOKENS_MAX,
                 "description": "tokens that one picture can be at most",

@@ -19,6 +19,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,11 +46,13 @@ use crate::workspace::Workspace;
 const MAGIC: &str = "actum base 1\n";
 const RECORD: &str = "record";
 const EXTRA: &str = "extra";
+/// How the names of bases begin.
+const BASE: &str = "base-";
 
 /// A delta with more changes than this costs more than it saves; a new base is made instead.
 const DELTA_CHANGES_MAX: usize = 4_000;
-/// How often the first copy reports its progress.
-const PROGRESS_FILES: u64 = 500;
+/// How often a copy reports its progress.
+pub(crate) const PROGRESS_FILES: u64 = 500;
 
 /// Reports the progress of a copy: files done, files in all.
 pub type CopyProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);
@@ -153,7 +156,7 @@ struct BaseRecord {
 
 impl BaseRecord {
     fn name(&self) -> String {
-        format!("base-{}", self.number)
+        format!("{BASE}{}", self.number)
     }
 
     fn save(&self, path: &Path) -> Result<()> {
@@ -276,7 +279,7 @@ impl Bases<'_> {
                 remove_all(&path)?;
             }
         }
-        let number = self.used.iter().filter_map(|name| name.strip_prefix("base-")?.parse::<u64>().ok()).max();
+        let number = self.used.iter().filter_map(|name| name.strip_prefix(BASE)?.parse::<u64>().ok()).max();
         let number = number.map_or(1, |number| number + 1);
         let (files, bytes) = self.totals_of(tree).unwrap_or_default();
         let base = BaseRecord { number, tree, files, bytes, workspace: self.workspace.path().to_owned() };
@@ -333,7 +336,7 @@ impl Bases<'_> {
         for path in listed(&self.folder)?.into_iter().filter(|path| path.is_dir()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let is_current = [&current.delta, &current.extra, &newest].into_iter().flatten().any(|kept| *kept == name);
-            if !is_current && !name.starts_with("base-") && !self.used.contains(&name) {
+            if !is_current && !name.starts_with(BASE) && !self.used.contains(&name) {
                 remove_all(&path)?;
             }
         }
@@ -450,30 +453,40 @@ pub(crate) fn write_leaf(
     }
 }
 
-/// A base, its deltas and extra layers, as `gc` and `doctor` report them.
+/// The layers of one workspace, as `gc` and `doctor` report them: bases, deltas and extra layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseUsage {
+    /// The workspace; if no record names it any more, the folder of its layers.
     pub workspace: PathBuf,
+    /// Files of the newest base.
     pub files: u64,
+    /// What all layers take on the disk.
     pub bytes: u64,
     pub is_used: bool,
 }
 
-/// Bases that were removed.
+/// Layers that were removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemovedBases {
+    /// Bases among them.
     pub count: u64,
+    /// What all of them took on the disk.
     pub bytes: u64,
 }
 
-/// Returns the bases of all workspaces of a project.
+/// Returns the layers of all workspaces of a project.
 pub fn bases(home: &Path) -> Result<Vec<BaseUsage>> {
     let mut found = Vec::new();
     for folder in listed(&home.join("workspace/bases"))?.into_iter().filter(|path| path.is_dir()) {
-        if let Some(record) = BaseRecord::load(&folder.join(RECORD)) {
-            let is_used = !used_layers(home, &folder)?.is_empty();
-            found.push(BaseUsage { workspace: record.workspace, files: record.files, bytes: record.bytes, is_used });
+        let layers: Vec<_> = listed(&folder)?.into_iter().filter(|path| path.is_dir()).collect();
+        let record = BaseRecord::load(&folder.join(RECORD));
+        if layers.is_empty() && record.is_none() {
+            continue;
         }
+        let bytes = layers.iter().map(|layer| disk_bytes(layer)).sum();
+        let is_used = !used_layers(home, &folder)?.is_empty();
+        let (workspace, files) = record.map_or((folder, 0), |record| (record.workspace, record.files));
+        found.push(BaseUsage { workspace, files, bytes, is_used });
     }
     Ok(found)
 }
@@ -490,25 +503,38 @@ pub(crate) fn remove_idle_bases(home: &Path, all: bool, before_ms: Option<u64>, 
             !all && record.workspace.is_dir() && before_ms.is_none_or(|before| last_used_ms(&record_path) >= before)
         };
         let kept = record.as_ref().filter(is_kept).map(BaseRecord::name);
-        let removed = record.filter(|record| kept.is_none() && !used.contains(&record.name()));
-        if let Some(record) = &removed {
-            freed.count += 1;
-            freed.bytes += record.bytes;
-        }
-        if dry {
-            continue;
-        }
-        if removed.is_some() {
+        let is_forgotten = record.is_some_and(|record| kept.is_none() && !used.contains(&record.name()));
+        if is_forgotten && !dry {
             fs::remove_file(&record_path).map_err(at("remove", &record_path))?;
         }
         for path in listed(&folder)?.into_iter().filter(|path| path.is_dir()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if is_unfinished(&path) || (!used.contains(&name) && kept.as_ref() != Some(&name)) {
-                remove_all(&path)?;
+                freed.count += u64::from(name.starts_with(BASE));
+                freed.bytes += disk_bytes(&path);
+                if !dry {
+                    remove_all(&path)?;
+                }
             }
         }
     }
     Ok(freed)
+}
+
+/// Returns what a folder takes on the disk, as `du` counts it. What cannot be read counts as nothing.
+fn disk_bytes(folder: &Path) -> u64 {
+    let (mut bytes, mut counted, mut waiting) = (0, HashSet::new(), vec![folder.to_owned()]);
+    while let Some(path) = waiting.pop() {
+        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        if found.nlink() > 1 && !found.is_dir() && !counted.insert((found.dev(), found.ino())) {
+            continue;
+        }
+        bytes += found.blocks() * 512;
+        if found.is_dir() {
+            waiting.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        }
+    }
+    bytes
 }
 
 fn last_used_ms(record: &Path) -> u64 {

@@ -130,29 +130,14 @@ impl Error {
         self.errno() == Some(rustix::io::Errno::NOENT.raw_os_error())
     }
 
-    /// The machine has no more open files or memory for us.
-    pub fn is_exhausted(&self) -> bool {
-        use rustix::io::Errno;
-
-        const EXHAUSTED: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
-        let source = match self {
+    /// Returns what the system answered, if that is what failed.
+    pub fn io_source(&self) -> Option<&io::Error> {
+        match self {
             Self::Io { source, .. } | Self::Publisher { source, .. } | Self::Blob(BlobError::Io { source, .. }) => {
-                source
+                Some(source)
             }
-            _ => return false,
-        };
-        Errno::from_io_error(source).is_some_and(|errno| EXHAUSTED.contains(&errno))
-    }
-
-    /// No room on the disk, or none left in the user's share of it.
-    pub fn is_full(&self) -> bool {
-        let source = match self {
-            Self::Io { source, .. } | Self::Publisher { source, .. } | Self::Blob(BlobError::Io { source, .. }) => {
-                source
-            }
-            _ => return false,
-        };
-        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            _ => None,
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::copy::{copy_tree, is_reflink_possible};
 use crate::crash;
 use crate::error::{Error, Result, at};
 use crate::freeze::{Request, RulesFrom, freeze};
+use crate::index::Index;
 use crate::overlay::merge;
 use crate::path::TreePath;
 use crate::record::{Reader, Writer, listed, load};
@@ -210,7 +211,10 @@ impl Stage {
                     is_reflink_possible(&self.folder, &workspace.root().handle())
                         .map_err(|why| Error::Mode { mode: "reflink", why })?;
                 }
-                copy_tree(&workspace.root().handle(), &self.copied(), self.mode == Mode::Reflink)?;
+                let index = Index::load(&workspace.index_path());
+                let files = index.as_ref().and_then(Index::root).map_or(0, |root| root.totals().files);
+                let reflink = self.mode == Mode::Reflink;
+                copy_tree(&workspace.root().handle(), &self.copied(), reflink, files, progress)?;
                 // The workspace may have changed since it was frozen: the copy goes back to the snapshot.
                 let batch = workspace.blobs().batch()?;
                 let copied = self.freeze_copy(workspace, &*batch)?;

@@ -140,6 +140,7 @@ pub(crate) fn wanted(place: &str, steps: usize) -> Wanted {
         contract: contract(),
         items: vec![work(steps)],
         draft: false,
+        config: None,
         by: Submitter { actor: "bench".to_owned(), token: None },
         once: None,
     }

@@ -21,7 +21,6 @@ use super::dataset::{name_of, read_file};
 use super::run::money;
 use super::spend::amount;
 use crate::args::Global;
-use crate::config::Config;
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::model::predict::Whom;
@@ -258,7 +257,7 @@ pub(crate) fn settled(
     let (mut models, mut counter) = (Vec::new(), None);
     for program in unnamed {
         if counter.is_none() {
-            let config = Config::read(open.project.root())?;
+            let config = open.project.config()?;
             let places = (open.project.folder()?, open.project.root().to_owned());
             counter = Some(Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?);
         }

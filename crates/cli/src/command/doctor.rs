@@ -152,7 +152,7 @@ fn publishing(scratch: &Path) -> Finding {
 /// Whether the object store can be used, if there is one: something is put there, read and removed.
 fn contents(project: &Project) -> Finding {
     let name = "blobs";
-    let far = match contents::far(project.root()) {
+    let far = match project.active_config().blobs().and_then(contents::far) {
         Ok(Some(far)) => far,
         Ok(None) => {
             let detail = "contents are kept in the project's folder alone".to_owned();

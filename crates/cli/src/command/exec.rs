@@ -89,7 +89,7 @@ impl Exec {
         let document = Document::read(file)?;
         let value = document.value()?;
         let contract = read(&value).map_err(|bad| flawed(&bad, &document))?;
-        let config = Config::read(project.root())?;
+        let config = project.config()?;
         let id = contract.execution_id.clone().unwrap_or_else(new_id);
         execution::folder_of(&project, &id)?;
         // Before there are threads, which would get them instead.
@@ -143,7 +143,7 @@ const DIRECT: &str = "tools";
 pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, Failure> {
     let project = &open.project;
     let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
-    let config = Config::read(project.root())?;
+    let config = project.config()?;
     let spawner = Spawner::start(0).map_err(|e| cell::not_built(&e.to_string()))?;
     let stops = Arc::new(Stops::default());
     if let Some(signals) = signals {
@@ -162,7 +162,15 @@ pub(crate) fn setting(open: &Open, signals: Option<Signals>) -> Result<Setting, 
     let (autopilot, is_served) = (project.payer(), project.token().is_some());
     let who = Authorized { run: DIRECT.to_owned(), autopilot, is_served, ..Authorized::default() };
     let purse = Purse::new(&open.spend, &open.tenant, who);
-    Setting::new(shelf, purse, project.folder()?, config.sandbox, Arc::new(spawner), Ground::Folder(root), stops)
+    Setting::new(
+        shelf,
+        purse,
+        project.folder()?,
+        config.sandbox.clone(),
+        Arc::new(spawner),
+        Ground::Folder(root),
+        stops,
+    )
 }
 
 /// Calls a tool, keeps what came of it, and tells it.
@@ -206,7 +214,7 @@ struct Run<'a> {
     folder: PathBuf,
     project: &'a Project,
     execution: Execution,
-    config: Config,
+    config: Arc<Config>,
     evidence: Evidence,
     /// The tool as it is registered, if it is.
     registered: Option<Registered>,

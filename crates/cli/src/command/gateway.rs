@@ -13,7 +13,6 @@ use serde_json::json;
 use super::Ended;
 use super::spend::amount;
 use crate::args::Global;
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::model::alive::Alive;
 use crate::model::gateway::Gateway;
@@ -54,7 +53,7 @@ pub(crate) struct Serve {
 
 /// Models for whoever has a token of a server, by his tenant's permissions.
 pub(crate) fn for_caller(open: &Open, name: &str) -> Result<(Arc<Gateway>, Alive), Failure> {
-    let config = Config::read(open.project.root())?;
+    let config = open.project.config()?;
     if config.providers.is_empty() {
         return Err(Failure::new(error::NOT_FOUND, "no provider of models is set up on this server"));
     }
@@ -87,7 +86,7 @@ impl Serve {
         }
         let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let open = Open::new(Project::find(global)?, out)?;
-        let config = Config::read(open.project.root())?;
+        let config = open.project.config()?;
         if config.providers.is_empty() {
             let failure = Failure::new(error::CONFIG, "no provider is set up");
             return Err(failure.hint("add [providers.NAME] to actum.toml: `actum schema config` prints how"));

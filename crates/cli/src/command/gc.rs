@@ -5,7 +5,6 @@ use clap::Args;
 use super::Ended;
 use crate::args::Global;
 use crate::command::snapshot;
-use crate::config::Config;
 use crate::project::Project;
 use crate::retention::{Freed, Plan, Turn};
 use crate::run::Open;
@@ -22,7 +21,7 @@ pub(crate) struct Gc {
 impl Gc {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let retention = Config::read(project.root())?.retention;
+        let retention = project.config()?.retention;
         let _turn = Turn::wait(&project)?;
         let open = Open::new(project, out)?;
         let plan = Plan { retention, now_ms: now_ms(), dry: self.dry_run, sweeps: true };

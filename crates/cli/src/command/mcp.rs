@@ -97,7 +97,7 @@ fn seat_in(project: &Project, out: &Out) -> Result<Seat, Failure> {
     let waiter = Waiter::new(runtime, runs, journal);
     project.folder()?;
     let tenant = Tenant::new(LOCAL_TENANT).map_err(|e| internal(e.to_string()))?;
-    Ok(Seat::new(store, waiter, tenant, ACTOR.to_owned(), project.root().to_owned()))
+    Ok(Seat::new(store, waiter, tenant, ACTOR.to_owned(), Arc::clone(project.active_config())))
 }
 
 /// Ends the conversation when the user wants to stop; whoever asks twice does not want to wait.

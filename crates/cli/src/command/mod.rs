@@ -7,6 +7,7 @@ pub(crate) mod artifact;
 pub(crate) mod canon;
 pub(crate) mod compile;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod contract;
 pub(crate) mod dataset;
 pub(crate) mod diff;
@@ -112,6 +113,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Completions(completions) => completions.run(out),
         Command::Token(verb) => verb.run(&global, out),
         Command::Key(verb) => verb.run(&global, out),
+        Command::Config(verb) => verb.run(&global, out),
         Command::Ledger(verb) => match global.seat.clone() {
             Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
             None => block_on(verb.run(&global, out)),

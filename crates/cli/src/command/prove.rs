@@ -7,7 +7,8 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_engine::{Governed, full_history, govern};
 use actum_ledger::Entry;
-use actum_ledger::merkle::Plan;
+use actum_ledger::journal::Range;
+use actum_ledger::merkle::{self, Plan};
 use actum_ledger::receipt::Receipt;
 use actum_ledger::run::Run;
 use clap::Args;
@@ -151,23 +152,26 @@ fn check(path: &Path, run: Option<&Run>, key: Option<&VerifyingKey>, open: Optio
     else {
         return Ok(checks);
     };
-    let keys: Vec<VerifyingKey> = match (key, open) {
-        (Some(key), _) => vec![*key],
-        (None, Some(open)) => Key::known_to(open)?,
-        (None, None) => Vec::new(),
-    };
-    let fitting = keys.iter().find(|key| actum_ledger::receipt::key_id(key) == receipt.key_id);
-    let signed = match fitting.or(keys.first()) {
-        Some(key) => receipt.verify(key).map_err(|e| e.to_string()),
-        None => Err("there is no key to check it with; name one with --key".to_owned()),
+    let signed = match (key, open) {
+        (Some(key), _) => receipt.verify(key).map_err(|e| e.to_string()),
+        (None, Some(open)) => {
+            let trusted = Key::known_to(open)?;
+            match trusted.with_id(&receipt.key_id) {
+                Some(key) => receipt.verify(key).map_err(|e| e.to_string()),
+                None => Err(trusted.why_unknown(&receipt.key_id)),
+            }
+        }
+        (None, None) => Err("there is no key to check it with; name one with --key".to_owned()),
     };
     checks.judge("signature", signed, &format!("Ed25519 by key {}", receipt.key_id));
     if receipt.is_prediction() {
         of_prediction(&receipt, open, &mut checks)?;
         return Ok(checks);
     }
-    if let Some(run) = run {
-        of_run(&receipt, run, &mut checks);
+    match (run, folder_of_run(path)) {
+        (Some(run), _) => of_run(&receipt, run, &mut checks),
+        (None, Some(folder)) => in_folder(&receipt, &folder, &mut checks),
+        (None, None) => {}
     }
     let predicate = receipt.predicate();
     let material = &predicate["contract"]["material"];
@@ -226,19 +230,44 @@ fn of_prediction(receipt: &Receipt, open: Option<&Open>, checks: &mut Checks) ->
     }
 }
 
-/// The files that lie beside a receipt, as far as they do.
+/// Files of a run whose digests are part of its receipt, by the name of that part.
+const SIGNED_FILES: [(&str, &str); 4] =
+    [("recording.json", "recording"), ("diff.patch", "diff"), ("result.json", "result"), ("replay.sh", "replayScript")];
+
+/// Returns the name of the folder in `runs` that a receipt lies in, if it does.
+fn folder_of_run(path: &Path) -> Option<String> {
+    let folder = path.canonicalize().ok()?.parent()?.to_owned();
+    let is_run = folder.parent()?.file_name()? == "runs";
+    is_run.then(|| folder.file_name().map(|name| name.to_string_lossy().into_owned()))?
+}
+
+/// The receipt of another run in this one's folder proves nothing about this one.
+fn in_folder(receipt: &Receipt, folder: &str, checks: &mut Checks) {
+    let of = receipt.predicate()["runId"].as_str().unwrap_or_default();
+    let detail = match of == folder {
+        true => "the receipt of this run".to_owned(),
+        false => format!("it is the receipt of run {of}, in the folder of run {folder}"),
+    };
+    checks.note("run", of == folder, detail);
+}
+
+/// Compares the files beside a receipt with what was signed. In the folder of a run none of them may be missing, unless all
+/// are: that is what retention leaves.
 fn beside(receipt: &Receipt, path: &Path, checks: &mut Checks) {
     let predicate = receipt.predicate();
     let folder = path.parent().unwrap_or(Path::new("."));
-    for (name, part) in [("recording.json", "recording"), ("diff.patch", "diff")] {
-        let Some(bytes) = read_beside(&folder.join(name)) else { continue };
-        let found = Digest::sha256(&bytes).to_hex();
-        let ok = predicate[part]["sha256"] == found.as_str();
-        checks.note(
-            part,
-            ok,
-            if ok { format!("{name} is the one that was signed") } else { format!("{name} was altered") },
-        );
+    let is_kept_whole = folder_of_run(path).is_some()
+        && SIGNED_FILES.iter().any(|(name, _)| folder.join(name).symlink_metadata().is_ok());
+    for (name, part) in SIGNED_FILES {
+        let Some(signed) = predicate[part]["sha256"].as_str() else { continue };
+        let Some(bytes) = read_beside(&folder.join(name)) else {
+            if is_kept_whole {
+                checks.note(part, false, format!("{name} is missing"));
+            }
+            continue;
+        };
+        let ok = signed == Digest::sha256(&bytes).to_hex();
+        checks.note(part, ok, format!("{name} {}", if ok { "is the one that was signed" } else { "was altered" }));
         if part == "recording" && ok {
             let capsule = Recording::read(&bytes).ok().and_then(|recording| canon::canonical(&recording.capsule).ok());
             let hash = capsule.map(|text| Digest::blake3(&text).to_hex()).unwrap_or_default();
@@ -246,13 +275,15 @@ fn beside(receipt: &Receipt, path: &Path, checks: &mut Checks) {
             checks.note("capsule", ok, if ok { hash } else { format!("what was recorded hashes to {hash}") });
         }
     }
-    if let Some(bytes) = read_beside(&folder.join("receipt.statement.json")) {
-        let ok = canon::parse(&bytes).is_ok_and(|statement| statement == receipt.statement);
-        checks.note(
-            "statement",
-            ok,
-            if ok { "the readable statement is the signed one" } else { "receipt.statement.json was altered" },
-        );
+    let readable = "receipt.statement.json";
+    match read_beside(&folder.join(readable)) {
+        Some(bytes) => {
+            let ok = canon::parse(&bytes).is_ok_and(|statement| statement == receipt.statement);
+            let detail = if ok { "is the signed statement" } else { "was altered" };
+            checks.note("statement", ok, format!("{readable} {detail}"));
+        }
+        None if is_kept_whole => checks.note("statement", false, format!("{readable} is missing")),
+        None => {}
     }
 }
 
@@ -280,10 +311,26 @@ fn in_store(receipt: &Receipt, open: &Open, checks: &mut Checks) -> Result<(), F
     }
     let seq = entry.seq;
     included(open, seq, &body, checks)?;
+    signed_over(predicate, open, checks)?;
     let place = predicate["place"].as_str().unwrap_or_default();
     let (ok, detail) = chained(predicate, open, place, seq)?;
     checks.note("chain", ok, detail);
     money(predicate, open, checks)
+}
+
+/// Whether the log still is the one over which the receipt was signed: its head then is the last entry of that size.
+fn signed_over(predicate: &Value, open: &Open, checks: &mut Checks) -> Result<(), Failure> {
+    let ledger = &predicate["ledger"];
+    let (Some(size), Some(head)) = (ledger["size"].as_u64(), ledger["head"].as_str()) else { return Ok(()) };
+    let Some(last) = size.checked_sub(1) else { return Ok(()) };
+    let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, Range::forwards(last, 1)))?;
+    let is_same = rows.first().is_some_and(|row| row.seq == last && merkle::leaf(&row.body).to_hex() == head);
+    let detail = match is_same {
+        true => format!("the first {size} entries are those it was signed over"),
+        false => format!("the ledger's first {size} entries are not those it was signed over"),
+    };
+    checks.note("history", is_same, detail);
+    Ok(())
 }
 
 /// A receipt names the newest of its place that was on record when it was made. Those that came on record between that and
@@ -338,8 +385,8 @@ fn included(open: &Open, seq: u64, body: &[u8], checks: &mut Checks) -> Result<(
         Some(plan) => {
             let hashes = open.waiter.wait(journal.nodes(&open.tenant, &plan.nodes()))?;
             let proof = plan.proof(&hashes).unwrap_or_default();
-            let leaf = actum_ledger::merkle::leaf(body);
-            actum_ledger::merkle::verify_inclusion(leaf, seq, size, &proof, log.frontier.root())
+            let leaf = merkle::leaf(body);
+            merkle::verify_inclusion(leaf, seq, size, &proof, log.frontier.root())
         }
     };
     checks.note(
@@ -393,7 +440,7 @@ impl Replay {
         let envelope = Document::read(&folder.join("RECEIPT.json")).and_then(|document| document.json())?;
         let receipt = Receipt::read(&envelope).map_err(|e| unusable(format!("its receipt is none: {e}")))?;
         let keys = Key::known_to(&open)?;
-        if !keys.iter().any(|key| receipt.verify(key).is_ok()) {
+        if !keys.keys.iter().any(|key| receipt.verify(key).is_ok()) {
             return Err(unusable("its receipt is not signed by a key of this project".into())
                 .hint("go to the project that made it; only its own runs are repeated there"));
         }

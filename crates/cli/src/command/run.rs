@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use actum_api::error;
 use actum_contract::agent::Agent;
+use actum_contract::digest::Digest;
 use actum_contract::work::{self, BadWork, Work, WorkItem, levels, with_dependencies};
 use actum_contract::{Contract, Layers, Partial, resolve};
 use actum_engine::{Engine, Settings, Submitted, Submitter, submit};
@@ -22,7 +23,7 @@ use super::tool::actor;
 use super::{Ended, signals};
 use crate::approval::{self, Request};
 use crate::args::Global;
-use crate::config::{AgentConfig, Config};
+use crate::config::AgentConfig;
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::folder;
@@ -132,6 +133,7 @@ impl Run {
         // Before there are threads, which would get them instead.
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
+        report_outdated_config(&open.project, out);
         // Before anything is frozen or fetched: beyond the bound nothing is begun.
         open.waiter.checked_time(&open.tenant)?;
         let (place, workspace, id, shared, tree) = match ground {
@@ -161,6 +163,7 @@ impl Run {
             items,
             draft: self.dry_run,
             by: submitter(&open.project),
+            config: open.project.config()?.digest.map(Digest::to_hex),
             trace: trace_of(&open.project),
             once: open.project.seat().and_then(|seat| seat.once),
         };
@@ -195,7 +198,7 @@ impl Run {
         project: &Project,
         document: &Document,
     ) -> Result<Vec<(WorkItem, Agent)>, Failure> {
-        let config = Config::read(project.root())?;
+        let config = project.config()?;
         let (tenant, is_guest) = (project.tenant()?, project.is_guest()?);
         // What is not offered is not there.
         let is_there = |config: &&AgentConfig| !is_guest || config.is_offered_to(&tenant);
@@ -236,7 +239,7 @@ pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), 
     let Ok(agreement) = actum_engine::read_without_contract(&run.metadata) else { return Ok(()) };
     let (project, id) = (&open.project, &agreement.work_item.agent_id);
     if project.is_guest()? {
-        let config = Config::read(project.root())?;
+        let config = project.config()?;
         let is_same = |config: &AgentConfig| config.is_offered_to(&open.tenant) && config.agent == agreement.agent;
         if !config.agents.get(id).is_some_and(is_same) {
             let message = format!("the agent {} is not offered to you any more as it was", clean(id));
@@ -245,6 +248,13 @@ pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), 
         }
     }
     if is_another { approve(project, id, &agreement.agent) } else { Ok(()) }
+}
+
+/// Says so if a server goes on with a configuration that the project's files no longer hold.
+fn report_outdated_config(project: &Project, out: &Out) {
+    if project.seat().is_some() && project.active_config().is_outdated() {
+        out.remark("actum.toml was changed and is not in force: an admin takes it into force by `actum config reload`");
+    }
 }
 
 /// Who submits.

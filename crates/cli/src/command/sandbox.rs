@@ -17,7 +17,6 @@ use serde_json::json;
 use super::Ended;
 use crate::args::Global;
 use crate::cell::{self, Planned, Wanted};
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::protect::{self, Seen};
@@ -138,7 +137,7 @@ const NO_SANDBOX: u8 = 125;
 impl Sandbox {
     pub(crate) fn run(self, global: &Global, ahead: Option<Ahead>, out: &mut Out) -> Ended {
         let project = Project::find(global)?;
-        let mut config = Config::read(project.root())?.sandbox;
+        let mut config = project.config()?.sandbox.clone();
         config.hosts.extend(self.resolve.iter().cloned());
         let here = std::env::current_dir().and_then(std::fs::canonicalize);
         let folder = here.map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;

@@ -27,8 +27,8 @@ use serde_json::{Value, json};
 use super::Ended;
 use super::run::{LEASE, work_on};
 use crate::access;
+use crate::active_config::ActiveConfig;
 use crate::args::{Command, Global};
-use crate::config::Config;
 use crate::face;
 use crate::failure::Failure;
 use crate::feed;
@@ -101,6 +101,7 @@ impl Serve {
             store,
             waiter,
             root: project.root().to_owned(),
+            config: Arc::clone(project.active_config()),
             openapi: OnceLock::new(),
             requests: Arc::clone(&requests),
             purses: Mutex::default(),
@@ -122,7 +123,7 @@ impl Serve {
             ..Settings::default()
         };
         let webhooks: Arc<dyn Webhooks> = front.store.clone();
-        let deliveries = Deliveries::begin(&webhooks, &front.waiter, &Config::read(project.root())?)?;
+        let deliveries = Deliveries::begin(&webhooks, &front.waiter, project.active_config())?;
         let face: Arc<dyn Face> = front.clone();
         let api = Api::serve(listener, face, ROUTES, settings).map_err(cannot)?;
         let url = format!("http://{address}");
@@ -178,20 +179,24 @@ fn tell(line: &Line, requests: &Requests) {
     });
 }
 
+/// By which one token asks models, and the configuration under which it was opened.
+type OpenPurse = (Arc<Gateway>, Alive, Option<Digest>);
+
 /// What stands behind the door.
 pub(crate) struct Front {
     pub store: Arc<dyn Store>,
     pub waiter: Waiter,
     root: PathBuf,
+    config: Arc<ActiveConfig>,
     openapi: OnceLock<Arc<[u8]>>,
     requests: Arc<Requests>,
     /// By which those who have asked models do it, by their token.
-    purses: Mutex<BTreeMap<String, (Arc<Gateway>, Alive)>>,
+    purses: Mutex<BTreeMap<String, OpenPurse>>,
 }
 
 impl Front {
     pub(crate) fn seat(&self, tenant: Tenant, actor: &str) -> Seat {
-        Seat::new(Arc::clone(&self.store), self.waiter.clone(), tenant, actor.to_owned(), self.root.clone())
+        Seat::new(Arc::clone(&self.store), self.waiter.clone(), tenant, actor.to_owned(), Arc::clone(&self.config))
     }
 
     /// Where nobody may enter yet, a token is made for whoever sits at this machine. Elsewhere somebody has to make one first.
@@ -232,7 +237,7 @@ impl Front {
     /// Nobody asks models any more: what was cut off is settled as far as it can be.
     fn close_purses(&self) {
         let purses = std::mem::take(&mut *self.purses.lock().unwrap_or_else(PoisonError::into_inner));
-        purses.into_values().for_each(|(gateway, _alive)| gateway.close());
+        purses.into_values().for_each(|(gateway, _alive, _)| gateway.close());
     }
 
     fn refused(name: &str, message: &str) -> Refused {
@@ -337,8 +342,15 @@ impl Face for Front {
 
     fn models(&self, caller: &Caller) -> Result<Arc<dyn Models>, Refused> {
         let mut purses = self.purses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((gateway, _)) = purses.get(&caller.token) {
-            return Ok(Arc::clone(gateway) as _);
+        let in_force = self.config.current().map_err(|failure| refusal_of(&failure))?.digest;
+        if let Some((gateway, _, config)) = purses.get(&caller.token) {
+            if *config == in_force {
+                return Ok(Arc::clone(gateway) as _);
+            }
+            // Calls under way are ended with the configuration they began under.
+            if let Some((gateway, ..)) = purses.remove(&caller.token) {
+                gateway.close();
+            }
         }
         let opened = || {
             let tenant = Tenant::new(caller.tenant.as_str()).map_err(|e| bad_tenant(&e))?;
@@ -346,7 +358,7 @@ impl Face for Front {
             super::gateway::for_caller(&Open::new(Project::seated(seat), &Out::captured(true))?, &caller.name)
         };
         let (gateway, alive) = opened().map_err(|failure| refusal_of(&failure))?;
-        purses.insert(caller.token.clone(), (Arc::clone(&gateway), alive));
+        purses.insert(caller.token.clone(), (Arc::clone(&gateway), alive, in_force));
         Ok(gateway)
     }
 
@@ -365,7 +377,8 @@ impl Face for Front {
     fn metrics(&self) -> String {
         let clock = Tenant::new(LOCAL_TENANT).ok().and_then(|t| self.waiter.measure_clock(&t).ok());
         let now = clock.map_or_else(Timestamp::now, |clock| clock.store.now());
-        let mut facts = Facts { now_ms: now.as_millisecond(), clock, ..Facts::default() };
+        let is_outdated = self.config.is_outdated();
+        let mut facts = Facts { now_ms: now.as_millisecond(), clock, is_outdated, ..Facts::default() };
         match self.waiter.wait(self.store.queue(facts.now_ms)) {
             Ok(queue) => facts.queue = Some(queue),
             Err(e) => log::store_trouble(&e.to_string()),

@@ -173,6 +173,9 @@ pub(crate) fn why_waiting(open: &Open, row: &Row, outcome: &Value) -> Result<Opt
                 row.place,
                 open.places()?.join(" and ")
             ),
+            _ if !open.project.is_guest()? && unwell_workers(open).is_some() => {
+                unwell_workers(open).unwrap_or_default()
+            }
             // Reasons of a machine name its paths: not for other tenants.
             Some(_) if open.project.is_guest()? => "for a worker; the last one gave it back".to_owned(),
             Some(why) => format!("for a worker; the last one gave it back: {why}"),
@@ -188,6 +191,18 @@ pub(crate) fn why_waiting(open: &Open, row: &Row, outcome: &Value) -> Result<Opt
             Some(format!("for {}", named.join(", ")))
         }
         _ => None,
+    })
+}
+
+/// Returns why the workers of this machine claim nothing, if none of those that live does.
+fn unwell_workers(open: &Open) -> Option<String> {
+    let all = crate::run::local_workers(&open.project.root().join(".actum"));
+    let living: Vec<_> = all.into_iter().filter(|worker| worker.alive).collect();
+    let reasons: Vec<String> = living.iter().filter_map(|worker| worker.report.unwell.clone()).collect();
+    let reason = reasons.first().filter(|_| reasons.len() == living.len())?;
+    Some(match living.len() {
+        1 => format!("for its worker, which claims nothing: {reason}"),
+        count => format!("for a worker; all {count} on this machine claim nothing: {reason}"),
     })
 }
 

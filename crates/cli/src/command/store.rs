@@ -93,7 +93,7 @@ async fn check(project: &Project, store: &Arc<dyn Store>, objects: Vec<Check>, o
     let mut checks = vec![store.check_database().await?, store.check_spend().await?, store.check_runs().await?];
     let mut ledgers = Vec::new();
     for tenant in store.tenants().await? {
-        let finding = verify::walk(project, store, tenant, &[]).await?;
+        let finding = verify::walk(project, store, tenant, &[], verify::Receipts::Compared).await?;
         checks.push(Check { name: "ledger", ok: finding.ok(), detail: finding.to_text() });
         ledgers.push(finding.to_json());
     }
@@ -181,7 +181,7 @@ async fn copy_to(file: &Path, project: &Project, store: &Arc<dyn Store>) -> Resu
     let copy = actum_store::open(&Location::Sqlite(file.to_owned()), Older::Refuse).await?;
     let mut ledgers = Vec::new();
     for tenant in copy.tenants().await? {
-        let finding = verify::walk(project, &copy, tenant, &[]).await?;
+        let finding = verify::walk(project, &copy, tenant, &[], verify::Receipts::Ignored).await?;
         if !finding.ok() {
             return Err(Failure::new(error::LEDGER_DAMAGED, format!("the copy is bad: {}", finding.to_text())));
         }

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actum_api::error;
+use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::checkpoint::{Checkpoint, origin};
 use actum_ledger::journal::{JournalError, Range};
-use actum_ledger::verify::{Bad, Flaw, Walk};
+use actum_ledger::receipt::{Receipt, key_id};
+use actum_ledger::verify::{Bad, Flaw, SignedHead, Walk};
 use actum_store::Store;
 use clap::Args;
 use ed25519_dalek::VerifyingKey;
@@ -20,6 +22,7 @@ use crate::document::Document;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
+use crate::seat::home_of;
 use crate::ui::{Out, count};
 
 #[derive(Debug, Args)]
@@ -48,6 +51,8 @@ pub(crate) struct Finding {
     entries: u64,
     root: String,
     checkpoints: usize,
+    /// Receipts whose heads were compared.
+    receipts: usize,
     bad: Option<Bad>,
 }
 
@@ -65,7 +70,7 @@ impl Verify {
         let given: Vec<_> = given.into_iter().map(|(_, checkpoint)| checkpoint).collect();
         let mut findings = Vec::new();
         for tenant in tenants {
-            findings.push(walk(project, store, tenant, &given).await?);
+            findings.push(walk(project, store, tenant, &given, Receipts::Compared).await?);
         }
         report(&findings, out)
     }
@@ -104,14 +109,49 @@ fn public_key(path: &Path) -> Result<VerifyingKey, Failure> {
     })
 }
 
-/// Walks one log against its head, the checkpoints kept in the store and those given by hand.
+/// Whether a log is compared with the receipts that runs have left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Receipts {
+    Compared,
+    /// The log is a copy, which may be older than they are.
+    Ignored,
+}
+
+/// Returns the heads of a log that receipts in the folders of runs state, as far as a trusted key has signed them.
+fn signed_heads(project: &Project, tenant: &Tenant, log_name: &str) -> Vec<SignedHead> {
+    let keys = Key::known(project).unwrap_or_default();
+    let runs = home_of(project.root(), tenant).join("runs");
+    let read = |folder: std::fs::DirEntry| {
+        let bytes = std::fs::read(folder.path().join("RECEIPT.json")).ok()?;
+        let receipt = Receipt::read(&serde_json::from_slice(&bytes).ok()?).ok()?;
+        let key = keys.iter().find(|key| key_id(key) == receipt.key_id)?;
+        receipt.verify(key).ok()?;
+        let ledger = receipt.predicate().get("ledger")?;
+        let text = |name: &str| ledger.get(name).and_then(Value::as_str);
+        if text("origin") != Some(log_name) {
+            return None;
+        }
+        let size = ledger.get("size").and_then(Value::as_u64)?;
+        let head = Digest::from_hex(text("head")?)?;
+        Some(SignedHead { size, head, receipt: format!("the receipt of run {}", folder.file_name().display()) })
+    };
+    std::fs::read_dir(runs).into_iter().flatten().flatten().filter_map(read).collect()
+}
+
+/// Walks one log against its head, the checkpoints kept in the store and those given by hand, and what receipts state.
 pub(crate) async fn walk(
     project: &Project,
     store: &Arc<dyn Store>,
     tenant: Tenant,
     given: &[Checkpoint],
+    receipts: Receipts,
 ) -> Result<Finding, Failure> {
     let log_name = origin(store.store_id(), &tenant);
+    let heads = match receipts {
+        Receipts::Compared => signed_heads(project, &tenant, &log_name),
+        Receipts::Ignored => Vec::new(),
+    };
+    let receipts = heads.len();
     // Who may not read the key can still compare what the checkpoints say with the log.
     let key = Key::find(project).ok().flatten();
     let mut checkpoints: Vec<_> = given.iter().filter(|c| c.origin == log_name).cloned().collect();
@@ -131,7 +171,7 @@ pub(crate) async fn walk(
         checkpoints.push(opened);
     }
     let count = checkpoints.len();
-    let mut walk = Walk::new(tenant.clone(), checkpoints);
+    let mut walk = Walk::new(tenant.clone(), checkpoints).with_heads(heads);
     // The head is read before the entries: what is appended meanwhile lies beyond it and is no business of this walk.
     let head = match store.log(&tenant).await {
         Ok(head) => Some(head),
@@ -165,7 +205,7 @@ pub(crate) async fn walk(
             },
         };
     }
-    Ok(Finding { tenant, entries, root, checkpoints: count, bad })
+    Ok(Finding { tenant, entries, root, checkpoints: count, receipts, bad })
 }
 
 impl Finding {
@@ -176,7 +216,7 @@ impl Finding {
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "tenant": self.tenant.as_str(), "valid": self.ok(), "entries": self.entries, "root": self.root,
-            "checkpoints": self.checkpoints, "first_bad": self.bad.as_ref().map(bad_json),
+            "checkpoints": self.checkpoints, "receipts": self.receipts, "first_bad": self.bad.as_ref().map(bad_json),
         })
     }
 
@@ -184,10 +224,11 @@ impl Finding {
         match &self.bad {
             Some(bad) => bad.to_string(),
             None => format!(
-                "ledger of {} holds: {}, {}, root {}",
+                "ledger of {} holds: {}, {}, {}, root {}",
                 self.tenant,
                 count(self.entries, "entry", "entries"),
                 count(self.checkpoints as u64, "checkpoint", "checkpoints"),
+                count(self.receipts as u64, "receipt", "receipts"),
                 self.root
             ),
         }

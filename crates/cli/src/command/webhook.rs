@@ -154,7 +154,7 @@ fn add(open: &Open, wanted: Add, out: &mut Out) -> Ended {
 
 /// That nobody adds what could never be told. A name that is not found now may be found later.
 fn reachable(open: &Open, url: &str) -> Result<(), Failure> {
-    let config = Config::read(open.project.root())?;
+    let config = open.project.config()?;
     match http(&config)?.client_for(&network(&config), url) {
         Err(problem) if problem.stage == actum_adapters::Stage::Denied => {
             let failure = Failure::new(error::FORBIDDEN, problem.message);
@@ -187,7 +187,7 @@ fn list(open: &Open, out: &mut Out) -> Ended {
 }
 
 fn test(open: &Open, webhook: &Webhook, out: &mut Out) -> Ended {
-    let config = Config::read(open.project.root())?;
+    let config = open.project.config()?;
     let now = Timestamp::now();
     let data = json!({"webhook": webhook.id, "name": webhook.name});
     let body = json!({"type": "webhook.test", "timestamp": now.to_string(), "data": data}).to_string();

@@ -9,7 +9,6 @@ use serde_json::json;
 use super::run::{LEASE, LEASE_MIN, work_on};
 use super::{Ended, signals};
 use crate::args::Global;
-use crate::config::Config;
 use crate::log::{self, Form, Level};
 use crate::progress::Progress;
 use crate::project::Project;
@@ -53,7 +52,7 @@ impl Worker {
         }
         let open = Open::new(project, out)?;
         out.remark(&format!("works for {}; Ctrl-C ends it, its runs go on later", open.project.root().display()));
-        let agents: Vec<String> = Config::read(open.project.root())?.agents.into_keys().collect();
+        let agents: Vec<String> = open.project.config()?.agents.keys().cloned().collect();
         let places = open.places()?;
         out.detail(&format!("serves {}; agents {}", places.join(" and "), agents.join(", ")));
         let started = json!({"places": places, "agents": agents, "slots": self.slots, "lease_seconds": self.lease});

@@ -12,6 +12,7 @@ use actum_testkit::folder::Folder;
 use serde_json::{Value, json};
 
 use super::{Answer, Given, JSON, JSON_LINES, TEXT, run};
+use crate::active_config::ActiveConfig;
 use crate::seat::Seat;
 
 const SIGNATURE: &str = r#"
@@ -50,8 +51,9 @@ impl World {
 
     fn seat(&self, tenant: &str, actor: &str) -> Arc<Seat> {
         let tenant = Tenant::new(tenant).unwrap();
-        let root = self.folder.path().to_owned();
-        Arc::new(Seat::new(self.store.clone(), self.waiter.clone(), tenant, actor.to_owned(), root))
+        let config = ActiveConfig::at(self.folder.path());
+        let seat = Seat::new(self.store.clone(), self.waiter.clone(), tenant, actor.to_owned(), config);
+        Arc::new(Seat { state: None, ..seat })
     }
 
     fn ask(&self, tenant: &str, what: &str, content: impl AsRef<[u8]>) -> Answer {

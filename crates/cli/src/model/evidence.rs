@@ -19,7 +19,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::receipt;
-use crate::config::Config;
 use crate::contents::Shelf;
 use crate::failure::Failure;
 use crate::run::shop::Open;
@@ -131,7 +130,7 @@ pub(crate) fn today(kind: Kind, payload: Value) -> Result<Value, Failure> {
 
 /// Takes out of what is kept the keys of all providers; the rest goes by its looks.
 pub(crate) fn redactor(open: &Open) -> Result<Redactor, Failure> {
-    let config = Config::read(open.project.root())?;
+    let config = open.project.config()?;
     let keys: Vec<String> = config
         .providers
         .iter()

@@ -324,6 +324,7 @@ impl Till {
             output: 0,
             cached: None,
             cache_write: None,
+            cache_write_1h: None,
             image_tokens: None,
             currency: CURRENCY.to_owned(),
         };
@@ -333,8 +334,10 @@ impl Till {
         };
         let tokens_out =
             question.output_tokens.unwrap_or(provider.output_tokens).saturating_mul(question.choices.max(1));
-        let most =
-            |price: &Price| estimate(price, question.input_tokens_max_with(price.image_tokens_max()), tokens_out);
+        let most = |price: &Price| {
+            let tokens_in = question.input_tokens_max_with(price.image_tokens_max());
+            estimate(price, tokens_in, tokens_out, question.is_kept_long())
+        };
         let amount = price.as_ref().map_or(0, most);
         let currency = price.as_ref().map_or(CURRENCY, |price| price.currency.as_str()).to_owned();
         let known = self.purse.known();

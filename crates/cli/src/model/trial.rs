@@ -29,7 +29,6 @@ use super::line::{Line, Within};
 use super::predict::{Whom, predict};
 use super::{Authorized, Counter, Recording, Till, evidence, receipt};
 use crate::command::run::money;
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::run::shop::Open;
 use crate::ui::{Out, note};
@@ -182,7 +181,7 @@ impl<'o> Trial<'o> {
         options: Options,
         out: &Out,
     ) -> Result<Self, Failure> {
-        let config = Config::read(open.project.root())?;
+        let config = open.project.config()?;
         let places = (open.project.folder()?, open.project.root().to_owned());
         let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
         let turn = Turn::take(&counter.home, job, out)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
@@ -67,6 +67,13 @@ impl RunFolder {
             file.sync_data()
         });
         written.and_then(|()| fs::rename(&aside, &path)).map_err(|e| unwritable(&path, &e))
+    }
+
+    /// As `write`, and executable.
+    fn write_program(&self, name: &str, bytes: &[u8]) -> Done<()> {
+        self.write(name, bytes)?;
+        let path = self.path(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(|e| unwritable(&path, &e))
     }
 
     /// Keeps what an agent heard of its tools in one act, by its digest.
@@ -187,7 +194,7 @@ const LEFT: [&str; 6] =
     ["recording.json", "diff.patch", "receipt.statement.json", "result.json", "replay.sh", "RECEIPT.json"];
 
 fn unwritable(path: &Path, e: &std::io::Error) -> Failure {
-    Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()))
+    Failure::of_io(format!("cannot write {}: {e}", path.display()), e)
 }
 
 /// Receipts read at a time.
@@ -236,6 +243,8 @@ impl RunHands {
         let heard = self.all_heard(state)?;
         let recording = Recording::of(&self.facts, state, verdict, &capsule, &self.programs, heard);
         let recording = serde_json::to_vec(&recording).unwrap_or_default();
+        let result_text = serde_json::to_vec_pretty(&result).unwrap_or_default();
+        let script = is_success.then(|| self.replay_script());
 
         let mut subjects = Vec::new();
         match Digest::from_hex(&output) {
@@ -279,6 +288,10 @@ impl RunHands {
             "agent": self.facts.agreement.agent,
             "before": {"tree": state.before, "commit": state.commit},
             "view": state.view,
+            "configuration": {
+                "submitted": self.facts.agreement.config,
+                "executed": self.shop.config.digest.map(Digest::to_hex),
+            },
             "after": {"tree": output, "workspace": state.published_tree},
             "capsule": {"hash": capsule.hash().map(Digest::to_hex), "deltas": capsule.deltas()},
             "artifacts": result.artifact_hashes,
@@ -292,6 +305,8 @@ impl RunHands {
             "metrics": result.metrics,
             "recording": {"sha256": Digest::sha256(&recording).to_hex()},
             "diff": {"sha256": Digest::sha256(&diff_text).to_hex()},
+            "result": {"sha256": Digest::sha256(&result_text).to_hex()},
+            "replayScript": script.as_ref().map(|script| json!({"sha256": Digest::sha256(script.as_bytes()).to_hex()})),
             "baseDrift": state.drift,
             "ledger": {
                 "origin": origin(waiter.journal.store_id(), &self.shop.tenant),
@@ -314,10 +329,10 @@ impl RunHands {
         end.write("recording.json", &recording)?;
         end.write("diff.patch", &diff_text)?;
         end.write("receipt.statement.json", format!("{statement:#}\n").as_bytes())?;
-        end.write("result.json", &serde_json::to_vec_pretty(&result).unwrap_or_default())?;
+        end.write("result.json", &result_text)?;
         end.write("RECEIPT.json", format!("{envelope}\n").as_bytes())?;
-        if is_success {
-            self.replay_script(&end)?;
+        if let Some(script) = &script {
+            end.write_program("replay.sh", script.as_bytes())?;
         }
 
         let error = verdict
@@ -406,9 +421,9 @@ impl RunHands {
         }
     }
 
-    fn replay_script(&self, end: &RunFolder) -> Done<()> {
+    fn replay_script(&self) -> String {
         let quote = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', "'\\''"));
-        let script = format!(
+        format!(
             "#!/usr/bin/env bash\n\
              # Repeats run {run} offline on a copy of its recorded input, and compares what comes out.\n\
              # The workspace is not touched. ACTUM names another binary.\n\
@@ -417,16 +432,6 @@ impl RunHands {
             run = self.facts.run,
             program = self.shop.program.display().to_string().replace(['"', '\\', '$', '`'], ""),
             root = quote(&self.shop.root),
-        );
-        let path = end.path("replay.sh");
-        let written = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o755)
-            .open(&path)
-            .and_then(|mut file| file.write_all(script.as_bytes()))
-            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)));
-        written.map_err(|e| unwritable(&path, &e))
+        )
     }
 }

@@ -28,6 +28,7 @@ use serde_json::Value;
 use super::finish::RunFolder;
 use super::hands::{Facts, RunHands};
 use super::shared::bring_files;
+use crate::active_config::ActiveConfig;
 use crate::command::doctor;
 use crate::config::{Config, SandboxConfig};
 use crate::consent::OwnFiles;
@@ -87,9 +88,9 @@ impl Open {
 
     /// The same project as another tenant has it.
     pub(crate) fn of_tenant(&self, tenant: Tenant, out: &Out) -> Result<Self, Failure> {
-        let (store, root) = (Arc::clone(&self.store), self.project.root().to_owned());
+        let (store, config) = (Arc::clone(&self.store), Arc::clone(self.project.active_config()));
         let actor = self.project.actor().unwrap_or_else(|| "cli".to_owned());
-        let seat = Seat::new(store, self.waiter.clone(), tenant, actor, root);
+        let seat = Seat::new(store, self.waiter.clone(), tenant, actor, config);
         Self::new(Project::seated(Arc::new(seat)), out)
     }
 
@@ -207,8 +208,8 @@ pub(crate) struct Shop {
     pub heads: Arc<dyn Heads>,
     /// Files of the project that Actum obeys.
     pub own_files: OwnFiles,
-    /// Providers and prices as they were when the worker began.
-    config: Config,
+    /// As it was in force when this was made.
+    pub config: Arc<Config>,
     counter: OnceLock<Arc<Counter>>,
     mode: Mode,
     /// Workspaces that were looked through for files of other owners, and what that means for them.
@@ -250,7 +251,7 @@ impl Shop {
         let project = &open.project;
         let home = project.folder()?;
         let mode = doctor::best(project)?;
-        let config = Config::read(project.root())?;
+        let config = project.config()?;
         let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
         let shop = Self {
             own_files: OwnFiles::of(&root, &config),
@@ -530,6 +531,7 @@ fn gone(home: &Path) -> Vec<String> {
 /// The shops of one worker: that of whoever started it, and those of other tenants whose runs it takes.
 pub(crate) struct Shops {
     own: Arc<Shop>,
+    config: Arc<ActiveConfig>,
     store: Arc<dyn Store>,
     waiter: Waiter,
     others: Mutex<BTreeMap<Tenant, Arc<Shop>>>,
@@ -538,19 +540,21 @@ pub(crate) struct Shops {
 impl Shops {
     pub(crate) fn new(open: &Open, own: Arc<Shop>) -> Self {
         let (store, waiter) = (Arc::clone(&open.store), open.waiter.clone());
-        Self { own, store, waiter, others: Mutex::default() }
+        Self { own, config: Arc::clone(open.project.active_config()), store, waiter, others: Mutex::default() }
     }
 
     fn of(&self, tenant: &Tenant) -> Result<Arc<Shop>, Failure> {
-        if *tenant == self.own.tenant {
+        // One that was made under an earlier configuration only ends what it has begun.
+        let in_force = self.config.current()?.digest;
+        if *tenant == self.own.tenant && self.own.config.digest == in_force {
             return Ok(Arc::clone(&self.own));
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shop) = others.get(tenant) {
+        if let Some(shop) = others.get(tenant).filter(|shop| shop.config.digest == in_force) {
             return Ok(Arc::clone(shop));
         }
-        let (store, waiter, root) = (Arc::clone(&self.store), self.waiter.clone(), self.own.root.clone());
-        let seat = Seat::new(store, waiter, tenant.clone(), "worker".to_owned(), root);
+        let (store, waiter, config) = (Arc::clone(&self.store), self.waiter.clone(), Arc::clone(&self.config));
+        let seat = Seat::new(store, waiter, tenant.clone(), "worker".to_owned(), config);
         let open = Open::new(Project::seated(Arc::new(seat)), &Out::captured(true))?;
         let shop = self.own.beside(&open)?;
         others.insert(tenant.clone(), Arc::clone(&shop));
@@ -637,7 +641,13 @@ impl Workshop for Shops {
     }
 
     fn self_check(&self) -> Result<(), String> {
-        self_check(&self.own.home, &self.own.spawner)
+        self_check(&self.own.home, &self.own.spawner)?;
+        // Contents that cannot be kept or fetched would fail every run.
+        match self.config.blobs().and_then(contents::far) {
+            Ok(Some(far)) => far.probe().map_err(|e| e.to_string()),
+            Ok(None) => Ok(()),
+            Err(failure) => Err(failure.message),
+        }
     }
 
     fn report_health(&self, unwell: Option<&str>) {

@@ -352,6 +352,7 @@ impl Setting {
             stops: Arc::clone(&self.stops),
             programs: Arc::clone(&self.programs),
             keep: keep.map(Path::to_owned),
+            home: self.home.clone(),
         }
     }
 

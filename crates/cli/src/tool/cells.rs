@@ -14,6 +14,7 @@ use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
 use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
 use serde_json::{Map, Value, json};
 
+use super::injection::{self, TrustBundle};
 use crate::capture::{catch, hash, lost, sha256, tell_cell, tell_decisions, tell_end};
 use crate::cell::{self, Planned, Wanted};
 use crate::config::SandboxConfig;
@@ -198,12 +199,15 @@ pub(crate) struct ToolCells {
     pub programs: Programs,
     /// Where streams go as they come.
     pub keep: Option<PathBuf>,
+    /// Where Actum keeps what belongs to the tenant.
+    pub home: PathBuf,
 }
 
 impl ToolCells {
-    fn plan(&self, job: &Job, details: &mut Map<String, Value>) -> Result<Planned, Failure> {
+    fn plan(&self, job: &Job, details: &mut Map<String, Value>) -> Result<(Planned, Option<TrustBundle>), Failure> {
+        self.refuse_bare_secrets(job)?;
         let mut environment = job.environment.clone();
-        environment.extend(job.secrets.clone());
+        environment.extend(injection::variables(&self.tool, &job.secrets));
         let root = self.ground.at().to_owned();
         let may_write =
             self.tool.scope.data_access == DataAccess::Write && !matches!(self.ground, Ground::Layers { .. });
@@ -264,9 +268,29 @@ impl ToolCells {
             bridge: None,
         };
         let mut planned = wanted.cell()?;
+        let bundle = injection::inject(&self.tool, &job.secrets, &mut planned, &self.home)?;
         self.pin(&mut planned, job, details)?;
         tell_cell(&planned.cell, &planned.rules, &sandbox, details);
-        Ok(planned)
+        Ok((planned, bundle))
+    }
+
+    /// A tool that may write to an agent's copy runs what the agent has left there: a makefile, a configuration, a hook. It gets
+    /// no secret that such a program could read.
+    fn refuse_bare_secrets(&self, job: &Job) -> Result<(), Failure> {
+        let is_agents = !matches!(self.ground, Ground::Folder(_));
+        let may_write = self.tool.scope.data_access == DataAccess::Write;
+        match job.secrets.keys().find(|name| self.tool.is_variable(name)) {
+            Some(name) if is_agents && may_write => {
+                let message = format!(
+                    "{} may write to the agent's copy, where programs of the agent could read its secret {name}",
+                    self.tool.tool_id
+                );
+                Err(Failure::new(actum_api::error::EXECUTION_REFUSED, message).hint(
+                    "add the secret to requests instead: `inject` of the tool; or give the tool `data_access: read`",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The very program that is run is the one that was approved.
@@ -358,7 +382,7 @@ impl ToolCells {
 impl Cells for ToolCells {
     fn run(&self, job: &Job) -> Result<Ran, NotRun> {
         let mut details = Map::new();
-        let planned = self.plan(job, &mut details).map_err(|failure| NotRun {
+        let (planned, _bundle) = self.plan(job, &mut details).map_err(|failure| NotRun {
             is_denied: failure.row.name == actum_api::error::EXECUTION_REFUSED,
             why: failure.message,
         })?;
@@ -392,7 +416,7 @@ impl Cells for ToolCells {
 
     fn start(&self, job: &Job) -> Result<Box<dyn Session>, String> {
         let mut details = Map::new();
-        let mut planned = self.plan(job, &mut details).map_err(|failure| failure.message)?;
+        let (mut planned, bundle) = self.plan(job, &mut details).map_err(|failure| failure.message)?;
         // A server lives as long as it is used; calls have the limit.
         planned.cell.limits.timeout_ms = None;
         let rules = planned.rules;
@@ -406,7 +430,8 @@ impl Cells for ToolCells {
             })
             .map_err(|e| e.to_string())?;
         let redactor = Redactor::new(job.secrets.values().map(String::as_str));
-        Ok(Box::new(Live { inner, egress, details, redactor, started: std::time::Instant::now() }))
+        let started = std::time::Instant::now();
+        Ok(Box::new(Live { inner, egress, details, redactor, started, _bundle: bundle }))
     }
 }
 
@@ -416,6 +441,7 @@ struct Live {
     details: Map<String, Value>,
     redactor: Redactor,
     started: std::time::Instant,
+    _bundle: Option<TrustBundle>,
 }
 
 impl std::fmt::Debug for Live {
@@ -441,7 +467,7 @@ impl Session for Live {
     }
 
     fn stop(self: Box<Self>) -> Ran {
-        let Self { inner, egress, mut details, redactor, started } = *self;
+        let Self { inner, egress, mut details, redactor, started, _bundle } = *self;
         inner.stop();
         let ended = inner.end();
         let log = egress.lock().unwrap_or_else(PoisonError::into_inner).take().map(Egress::end).unwrap_or_default();

@@ -8,6 +8,7 @@ pub(crate) mod cells;
 pub(crate) mod change;
 pub(crate) mod contract;
 pub(crate) mod golden;
+pub(crate) mod injection;
 pub(crate) mod register;
 pub(crate) mod secret;
 mod settle;

@@ -9,7 +9,8 @@ use actum_contract::canon;
 use actum_contract::digest::Digest;
 use actum_contract::execution::{Flaw, Verdict, allows};
 use actum_contract::tool::{
-    Adapter, Auth, Entry, Interface, Server, Settlement, Transport, check_chain, summary_of_adapter, summary_of_tool,
+    Adapter, Auth, Entry, Injection, Interface, Server, Settlement, Transport, check_chain, summary_of_adapter,
+    summary_of_tool,
 };
 use actum_ledger::registry::{Action, BODY_BYTES_MAX, Change, Item, Kind, Status};
 use serde_json::{Value, json};
@@ -362,6 +363,10 @@ fn widened(now: &Entry, was: &Entry) -> Vec<String> {
     let mut found: Vec<String> = now.scope.widens(&was.scope).into_iter().map(|what| format!("scope {what}")).collect();
     let other_secret = |(name, reference): &(&String, &String)| was.secrets.get(*name) != Some(*reference);
     found.extend(now.secrets.iter().filter(other_secret).map(|(name, reference)| format!("secret {name} {reference}")));
+    found.extend(now.injections.iter().filter(|one| !was.injections.contains(one)).map(Injection::summary));
+    // One that its programs did not get before, and get now.
+    let is_bared = |name: &&String| now.is_variable(name) && was.secrets.contains_key(*name) && !was.is_variable(name);
+    found.extend(now.secrets.keys().filter(is_bared).map(|name| format!("secret {name} as a variable")));
     let other_server = |(name, server): &(&String, &Server)| was.servers.get(*name) != Some(*server);
     found.extend(now.servers.iter().filter(other_server).map(|(name, _)| format!("server {name}")));
     if was.provenance.checksum.is_some() && now.provenance.checksum.is_none() {

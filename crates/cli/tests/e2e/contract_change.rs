@@ -72,8 +72,8 @@ fn override_or_fork(stop_at: usize) {
         (&[], &["--profile", "ci"]),
         (&["--profile", "ci"], &["--profile", "full"]),
     ];
-    for (at, (from, to)) in directions.into_iter().enumerate() {
-        let how = if (at + stop_at).is_multiple_of(2) { "--fork" } else { "--override-execution-config" };
+    let ways = ["--override-execution-config", "--fork"];
+    for ((from, to), how) in directions.into_iter().flat_map(|direction| ways.map(|how| (direction, how))) {
         let case = format!("stopped at {stop_at}, {from:?} → {to:?} {how}");
         let actum = ten_steps(stop_at);
         let item = with(item("i", "a"), "test_command", json!("test -s lines"));

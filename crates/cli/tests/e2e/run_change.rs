@@ -70,6 +70,7 @@ fn a_run_is_cancelled_before_it_begins() {
     for id in &ids {
         assert_eq!(actum.run(&["cancel", "--json", id]).code, 6);
         assert_eq!(status(&actum, id)["error"]["code"], "CANCELLED");
+        assert!(actum.run(&["status", id]).stdout.contains("cancelled"), "the reason is shown");
     }
     check_project(&actum, "cancelled");
 }
@@ -90,6 +91,8 @@ fn an_interrupted_run_goes_on_when_it_is_asked_to() {
         assert_eq!(shown["runs"][0]["error_code"], "INTERRUPTED");
         let shown = status(&actum, &run);
         assert_eq!((&shown["state"], &shown["error"]["retryable"]), (&json!("failed"), &json!(true)), "{shown}");
+        let shown = actum.run(&["status", &run]).stdout;
+        assert!(shown.contains("interrupted; resume to go on"), "{shown}");
         check_project(&actum, signal);
         if signal == "INT" {
             assert_eq!(read(actum.folder()), before);

@@ -4,10 +4,13 @@
 use std::fs;
 
 use actum_testkit::folder::Folder;
-use actum_testkit::postgres::{Cluster, told};
-use actum_testkit::program::Process;
+use actum_testkit::objects::{BUCKET, ObjectStore};
+use actum_testkit::postgres::{Cluster, shared_url, told};
+use actum_testkit::program::{Process, Program};
+use serde_json::json;
 
 use super::actum;
+use super::run::{id, item, project};
 use super::runs::{check, define, end, is_over, status, submit, tag, until, worker};
 use super::workspace_hostile::{in_own_mounts, is_root};
 
@@ -76,6 +79,9 @@ fn full_disk_costs_no_run() {
         grep -q unwell ../err || { cat ../err; exit 9; }
         [ "$("$ACTUM" list --json | grep -o '"state":"failed"' | wc -l)" = 0 ] || { "$ACTUM" list; exit 8; }
         "$ACTUM" worker status | grep -q 'claims nothing' || { "$ACTUM" worker status; exit 6; }
+        for run in $("$ACTUM" list --json | grep -o '"run_id":"[^"]*"' | cut -d'"' -f4); do
+            "$ACTUM" status $run | grep -q 'which claims nothing: ' || { "$ACTUM" status $run; exit 4; }
+        done
         rm x.fill
         for n in $(seq 600); do
             [ "$("$ACTUM" list --json | grep -o '"state":"succeeded"' | wc -l)" = 3 ] && break; sleep 0.1
@@ -88,4 +94,71 @@ fn full_disk_costs_no_run() {
     let ended = in_own_mounts(script, folder.path());
     let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{stdout}\n{stderr}");
+}
+
+/// Machines whose keys the object store refuses: each gives the run back once and claims nothing more. After three of them the
+/// run ends with that history, and another machine can resume it.
+#[test]
+fn machines_that_the_object_store_refuses_are_on_record() {
+    let server = ObjectStore::azure();
+    let (store, url) = (shared_url(), format!("az://{BUCKET}/unwell"));
+    let machine = |name: &str, key: Option<&str>| {
+        let mut made = project(&[("a", "echo x > made")])
+            .on_store(&store)
+            .with_env("ACTUM_MACHINE", name)
+            .with_env("ACTUM_BLOBS", &url);
+        for (variable, value) in server.variables() {
+            let value = match (&**variable, key) {
+                ("AZURE_STORAGE_ACCOUNT_KEY", Some(key)) => key,
+                _ => value,
+            };
+            made = made.with_env(variable, value);
+        }
+        made
+    };
+    let good = machine("good", None);
+    assert_eq!(good.run(&["workspace", "add", "site", "--json"]).code, 0);
+    let text = json!({"workspace": "shared:site", "items": [item("i", "a")]}).to_string();
+    let submitted = good.run_with(&["run", "--json", "--detach", "-"], text.as_bytes());
+    let run = id(&submitted.json()["runs"][0]);
+    for (count, name) in ["m1", "m2", "m3"].into_iter().enumerate() {
+        let bad: Program = machine(name, Some("d3Jvbmc="));
+        let worker = worker(&bad, &[], &[]);
+        let set_backs = || {
+            let events = status(&good, &run)["events"].clone();
+            events.as_array().unwrap().iter().filter(|event| event["event"] == "set_back").count()
+        };
+        until("the run was given back", || set_backs() > count || is_over(&good, &run));
+        if count < 2 {
+            until("the worker says so", || bad.run(&["worker", "status"]).stdout.contains("claims nothing"));
+        }
+        end(worker);
+    }
+    let shown = status(&good, &run);
+    assert_eq!(shown["error"]["code"], "MACHINE_FAILED", "{shown}");
+    let message = shown["error"]["message"].as_str().unwrap();
+    assert!(["3 machines", "m1 (", "m2 (", "m3 ("].iter().all(|part| message.contains(part)), "{message}");
+    let resumed = good.run(&["resume", "--json", &run]);
+    assert_eq!(resumed.code, 0, "{}{}", resumed.stdout, resumed.stderr);
+}
+
+/// A soft limit of open files is raised to the hard one, and a folder with more packs than files may be open is read.
+#[test]
+fn few_open_files_cost_no_run() {
+    let actum = project(&[("a", "echo x > made")]);
+    for n in 0..120 {
+        actum.file(&format!("f{n}"), format!("content {n}"));
+        if n % 2 == 0 {
+            actum.run(&["snapshot", "freeze", "-q"]).ok();
+        }
+    }
+    let limited = |limits: &str| {
+        let words = ["prlimit", &format!("--nofile={limits}")].map(str::to_owned);
+        let program = Program::new(env!("CARGO_BIN_EXE_actum")).started_by(&words);
+        program.run(&["-C", actum.folder().to_str().unwrap(), "snapshot", "check"])
+    };
+    for limits in ["32:1024", "96:96"] {
+        let ended = limited(limits);
+        assert_eq!(ended.code, 0, "{limits}: {}{}", ended.stdout, ended.stderr);
+    }
 }

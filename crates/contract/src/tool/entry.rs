@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::settlement::settlement;
-use super::{Approval, Checksum, DataAccess, Entry, Operation, Provenance, Scope, Server, Status, is_id};
+use super::{Approval, Checksum, DataAccess, Entry, Injection, Operation, Provenance, Scope, Server, Status, is_id};
 use crate::execution::{Host, LIMITS, is_dangerous, limit};
 use crate::part::{Flaw, HIDDEN, Part};
 
@@ -134,6 +134,7 @@ fn read(part: &mut Part<'_>) -> Entry {
             "a variable that changes no program, or one in scope.scoped",
         );
     }
+    let injections = injections(part, &secrets, &scope);
     let first_use = part.switch("approve_first_use").unwrap_or(false);
     let settlement = part.take("settlement").map(|value| {
         let mut inner = Part::new(&value, "settlement", NOUN, part.flaws);
@@ -157,6 +158,7 @@ fn read(part: &mut Part<'_>) -> Entry {
         operations,
         servers,
         secrets,
+        injections,
         first_use,
         settlement,
     }
@@ -303,6 +305,48 @@ fn servers(part: &mut Part<'_>, scope: &Scope) -> BTreeMap<String, Server> {
         };
         inner.finish();
         found.extend(server.map(|server| (name.clone(), server)));
+    }
+    found
+}
+
+/// The place of a secret's value in a header.
+pub const SECRET_PLACE: &str = "{secret}";
+/// Headers that say how a request is read, or for whom it is.
+const NOT_INJECTED: [&str; 6] =
+    ["host", "connection", "content-length", "transfer-encoding", "upgrade", "proxy-authorization"];
+
+/// Secrets that are added to requests on their way out.
+fn injections(part: &mut Part<'_>, secrets: &BTreeMap<String, String>, scope: &Scope) -> Vec<Injection> {
+    let Some(value) = part.take("inject") else { return Vec::new() };
+    let Some(all) = value.as_array() else {
+        part.bad("inject", &value, "a list of {secret, host, header}");
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (n, one) in all.iter().enumerate() {
+        let mut inner = Part::new(one, &format!("inject[{n}]"), NOUN, part.flaws);
+        let secret = inner.required("secret");
+        if !secrets.contains_key(&secret) {
+            inner.bad("secret", &json!(secret), "the name of one of `secrets`");
+        }
+        let name = inner.required("host");
+        let host = Host::parse(&name).ok().filter(|host| host.is_name() && scope.endpoints.contains(host));
+        if host.is_none() || !scope.network {
+            inner.bad("host", &json!(name), "one of scope.endpoints by its name, with scope.network on");
+        }
+        let header = inner.text("header").unwrap_or_else(|| "Authorization".to_owned());
+        let is_token = |c: u8| c.is_ascii_alphanumeric() || b"-_".contains(&c);
+        let is_free = !NOT_INJECTED.iter().any(|taken| header.eq_ignore_ascii_case(taken));
+        if header.is_empty() || !header.bytes().all(is_token) || !is_free {
+            inner.bad("header", &json!(header), "the name of a header that does not say how a request is read");
+        }
+        let value = inner.text("value").unwrap_or_else(|| "Bearer {secret}".to_owned());
+        if !value.contains(SECRET_PLACE) || value.chars().any(char::is_control) {
+            inner.bad("value", &json!(HIDDEN), "a text with {secret} in it");
+        }
+        let is_plain = inner.switch("plain").unwrap_or(false);
+        inner.finish();
+        found.extend(host.map(|host| Injection { secret, host, header, value, is_plain }));
     }
     found
 }

@@ -19,6 +19,7 @@ use crate::execution::Host;
 pub use argument::{BadArgument, CliCall, arguments};
 pub use chain::{BadChain, check_chain};
 pub use disclose::{Level, disclose_adapter, disclose_tool, summary_of_adapter, summary_of_tool};
+pub use entry::SECRET_PLACE;
 pub use narrow::{Narrowed, narrow};
 pub use schema::{adapter_schema, tool_schema};
 pub use settlement::{Amount, BadAmount, RetryClass, Settlement};
@@ -44,10 +45,33 @@ pub struct Entry {
     pub servers: BTreeMap<String, Server>,
     /// References, never values: by the variable or the part of a sign-in that gets them.
     pub secrets: BTreeMap<String, String>,
+    /// Secrets that its programs do not get: requests for some hosts do, on their way out of the cell.
+    pub injections: Vec<Injection>,
     /// The first call in a session waits for a person.
     pub first_use: bool,
     /// What each call spends, if one does.
     pub settlement: Option<Settlement>,
+}
+
+/// A secret that requests for a host get as a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Injection {
+    /// Its name in `secrets`.
+    pub secret: String,
+    pub host: Host,
+    pub header: String,
+    /// With `{secret}` in the place of the value.
+    pub value: String,
+    /// Also over plain HTTP.
+    pub is_plain: bool,
+}
+
+impl Injection {
+    /// How approvals and changes name it.
+    pub fn summary(&self) -> String {
+        let plain = if self.is_plain { " over plain HTTP, too" } else { "" };
+        format!("secret {} in {} of requests for {}{plain}", self.secret, self.header, self.host)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -443,6 +467,13 @@ pub fn is_id(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+impl Entry {
+    /// The secrets that become variables of its programs.
+    pub fn is_variable(&self, secret: &str) -> bool {
+        self.injections.iter().all(|one| one.secret != secret)
+    }
 }
 
 impl Scope {

@@ -54,6 +54,15 @@ pub fn tool_schema() -> Value {
     let operation =
         object(json!({"description": text, "parameters": {"type": "object"}, "result": {"type": "object"}}), &[]);
     let server = object(json!({"command": words, "url": text}), &[]);
+    let injection = object(
+        json!({
+            "secret": text, "host": {"type": "string", "description": "one of scope.endpoints"},
+            "header": {"type": "string", "default": "Authorization"},
+            "value": {"type": "string", "default": "Bearer {secret}", "description": "with {secret} in it"},
+            "plain": {"type": "boolean", "default": false, "description": "also over plain HTTP"},
+        }),
+        &["secret", "host"],
+    );
     let properties = json!({
         "tool_id": {"type": "string", "pattern": ID}, "name": text, "version": text, "description": text, "owner": text,
         "provenance": provenance, "scope": scope, "approval": approval,
@@ -62,6 +71,8 @@ pub fn tool_schema() -> Value {
         "operations": {"type": "object", "additionalProperties": operation},
         "servers": {"type": "object", "additionalProperties": server},
         "secrets": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^(env|file):"}},
+        "inject": {"type": "array", "items": injection,
+            "description": "secrets that requests for a host get on their way out, and programs do not get at all"},
         "approve_first_use": {"type": "boolean", "default": false},
         "settlement": super::settlement::schema(),
     });

@@ -10,7 +10,15 @@ fn flaws(value: Value) -> String {
 }
 
 fn price(input: u64, output: u64) -> Price {
-    Price { input, output, cached: None, cache_write: None, image_tokens: None, currency: CURRENCY.into() }
+    Price {
+        input,
+        output,
+        cached: None,
+        cache_write: None,
+        cache_write_1h: None,
+        image_tokens: None,
+        currency: CURRENCY.into(),
+    }
 }
 
 #[test]
@@ -84,9 +92,21 @@ fn it_is_rounded_up_once() {
     assert_eq!(cost(&price(0, 0), &usage(u64::MAX, u64::MAX)), 0);
     assert_eq!(cost(&price(u64::MAX, u64::MAX), &usage(u64::MAX, u64::MAX)), u64::MAX);
     let cached = Price { cached: Some(10), cache_write: Some(125), ..price(100, 0) };
-    let usage = Usage { input: 3_000_000, cached: 1_000_000, cache_write: 1_000_000, output: 0 };
+    let usage = Usage { input: 3_000_000, cached: 1_000_000, cache_write: 1_000_000, cache_write_long: 0, output: 0 };
     assert_eq!(cost(&cached, &usage), 235);
-    assert_eq!(estimate(&cached, 3_000_000, 0), 375);
+    assert_eq!(estimate(&cached, 3_000_000, 0, false), 375);
+}
+
+#[test]
+fn a_cache_that_keeps_longer_has_its_own_price() {
+    let usage = Usage { input: 2_000_000, cache_write: 2_000_000, cache_write_long: 1_000_000, ..Usage::default() };
+    let listed = Price { cache_write: Some(125), cache_write_1h: Some(300), ..price(100, 0) };
+    assert_eq!(cost(&listed, &usage), 425);
+    assert_eq!((estimate(&listed, 1_000_000, 0, false), estimate(&listed, 1_000_000, 0, true)), (125, 300));
+    // Known to be twice the input where writing has a price at all.
+    let usual = Price { cache_write: Some(125), ..price(100, 0) };
+    assert_eq!(cost(&usual, &usage), 325);
+    assert_eq!(cost(&price(100, 0), &usage), 200);
 }
 
 #[test]
@@ -117,16 +137,19 @@ proptest! {
 
     #[test]
     fn an_estimate_is_never_below_the_cost(
-        prices in (amount(), amount(), proptest::option::of(amount()), proptest::option::of(amount())),
+        prices in (amount(), amount(), proptest::option::of(amount()), proptest::option::of(amount()), proptest::option::of(amount())),
+        is_kept_long in any::<bool>(),
         bounds in (amount(), amount()),
-        parts in (0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64),
+        parts in (0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64, 0..=1_000_u64),
     ) {
-        let (input, output, cached, cache_write) = prices;
-        let price = Price { input, output, cached, cache_write, image_tokens: None, currency: CURRENCY.into() };
+        let (input, output, cached, cache_write, cache_write_1h) = prices;
+        let price = Price { input, output, cached, cache_write, cache_write_1h, image_tokens: None, currency: CURRENCY.into() };
         let share = |of: u64, permille: u64| u64::try_from(u128::from(of) * u128::from(permille) / 1_000).unwrap();
         let (input_max, output_max) = bounds;
         let input = share(input_max, parts.0);
-        let usage = Usage { input, cached: share(input, parts.1), cache_write: share(input, parts.2), output: share(output_max, parts.3) };
-        prop_assert!(estimate(&price, input_max, output_max) >= cost(&price, &usage));
+        let cache_write = share(input, parts.2);
+        let cache_write_long = if is_kept_long { share(cache_write, parts.4) } else { 0 };
+        let usage = Usage { input, cached: share(input, parts.1), cache_write, cache_write_long, output: share(output_max, parts.3) };
+        prop_assert!(estimate(&price, input_max, output_max, is_kept_long) >= cost(&price, &usage));
     }
 }

@@ -178,6 +178,11 @@ impl Question {
         bytes.saturating_add(images.saturating_mul(image_tokens)).saturating_add(tools)
     }
 
+    /// Whether it asks for a cache that keeps what is written to it for longer than usual.
+    pub fn is_kept_long(&self) -> bool {
+        self.protocol == Protocol::Messages && asks_for_long_cache(&self.body)
+    }
+
     /// How many pictures it has.
     pub fn images(&self) -> u64 {
         self.content().images
@@ -387,5 +392,17 @@ fn number(object: Option<&Value>, field: &str, range: std::ops::RangeInclusive<u
     match value.as_u64().filter(|number| range.contains(number)) {
         Some(number) => Ok(Some(number)),
         None => Err(format!("{field} is no whole number from {} to {}", range.start(), range.end())),
+    }
+}
+
+/// Whether `cache_control` with a `ttl` other than the usual one stands anywhere in a body.
+fn asks_for_long_cache(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter().any(|(name, value)| {
+            let is_long = || value.get("ttl").is_some_and(|ttl| !ttl.is_null() && ttl != "5m");
+            (name == "cache_control" && is_long()) || asks_for_long_cache(value)
+        }),
+        Value::Array(values) => values.iter().any(asks_for_long_cache),
+        _ => false,
     }
 }

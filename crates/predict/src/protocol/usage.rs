@@ -16,8 +16,16 @@ pub struct Usage {
     pub cached: u64,
     /// The part of the input that was written to a cache.
     pub cache_write: u64,
+    /// The part of `cache_write` that the cache keeps for longer than usual, which costs more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_write_long: u64,
     /// All that was written, thinking included.
     pub output: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// What an answer says about its usage, field by field. In a stream all counts are of the whole so far, so that the larger
@@ -27,6 +35,7 @@ pub(super) struct Told {
     input: Option<u64>,
     cached: Option<u64>,
     cache_write: Option<u64>,
+    cache_write_long: Option<u64>,
     output: Option<u64>,
     thoughts: Option<u64>,
     tools: Option<u64>,
@@ -69,6 +78,7 @@ impl Told {
                 take(|told| &mut told.output, &["output_tokens"]);
                 take(|told| &mut told.cached, &["cache_read_input_tokens"]);
                 take(|told| &mut told.cache_write, &["cache_creation_input_tokens"]);
+                take(|told| &mut told.cache_write_long, &["cache_creation", "ephemeral_1h_input_tokens"]);
             }
             Protocol::Generate => {
                 take(|told| &mut told.input, &["promptTokenCount"]);
@@ -92,16 +102,21 @@ impl Told {
         // Google leaves out what is nothing.
         let output = self.output.or((protocol == Protocol::Generate).then_some(0));
         let (Some(input), Some(output)) = (self.input, output) else { return Err("its usage is missing".into()) };
-        let [cached, cache_write] = [self.cached, self.cache_write].map(Option::unwrap_or_default);
+        let [cached, cache_write, cache_write_long] =
+            [self.cached, self.cache_write, self.cache_write_long].map(Option::unwrap_or_default);
         let apart = if protocol == Protocol::Messages { cached.saturating_add(cache_write) } else { 0 };
         let usage = Usage {
             input: input.saturating_add(apart).saturating_add(self.tools.unwrap_or_default()),
             cached,
             cache_write,
+            cache_write_long,
             output: output.saturating_add(self.thoughts.unwrap_or_default()),
         };
         if usage.cached.saturating_add(usage.cache_write) > usage.input {
             return Err("its usage cannot be: more came from the cache than was read".into());
+        }
+        if usage.cache_write_long > usage.cache_write {
+            return Err("its usage cannot be: more was kept in the cache for long than was written to it".into());
         }
         if usage.output == 0 && has_said {
             return Err("its usage cannot be: there is an answer of no tokens".into());

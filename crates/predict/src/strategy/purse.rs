@@ -123,10 +123,11 @@ impl<'p> Purse<'p> {
             let Usage { input, output, .. } = said_usage.unwrap_or(most);
             self.tokens = self.tokens.saturating_add(input).saturating_add(output);
         }
-        let Usage { input, cached, cache_write, output } = said_usage.unwrap_or_default();
+        let Usage { input, cached, cache_write, cache_write_long, output } = said_usage.unwrap_or_default();
         self.usage.input = self.usage.input.saturating_add(input);
         self.usage.cached = self.usage.cached.saturating_add(cached);
         self.usage.cache_write = self.usage.cache_write.saturating_add(cache_write);
+        self.usage.cache_write_long = self.usage.cache_write_long.saturating_add(cache_write_long);
         self.usage.output = self.usage.output.saturating_add(output);
         let mut noted = json!({
             "n": self.calls,

@@ -3,6 +3,7 @@
 //! connection to it is checked by what it says of itself, the name is resolved by us, and the address that was checked is
 //! the one that is dialled. Every decision is noted with its reason.
 
+mod credential;
 mod names;
 mod speech;
 mod stream;
@@ -22,6 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Notify;
 
+pub use credential::{Credential, Credentials};
 use names::Names;
 
 /// Connections of one cell at a time.
@@ -39,6 +41,8 @@ pub struct Rules {
     pub hosts: BTreeMap<String, IpAddr>,
     /// Both ways together.
     pub bytes_max: u64,
+    /// What requests for some hosts get on their way.
+    pub credentials: Option<Credentials>,
 }
 
 impl Rules {
@@ -69,6 +73,8 @@ pub struct Decision {
     pub why: String,
     pub sent_bytes: u64,
     pub received_bytes: u64,
+    /// Whether a credential was added to the request.
+    pub has_credential: bool,
 }
 
 /// Everything that was decided for a cell.
@@ -188,6 +194,7 @@ impl Shared {
             why,
             sent_bytes: 0,
             received_bytes: 0,
+            has_credential: false,
         }
     }
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actum_contract::execution::{AddressKind, Host, Verdict, allows, kind_of};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::credential::{Begun, Credential, Credentials};
 use super::speech::{BEGINNING_BYTES_MAX, Body, Chunks, Greeting, Request, Speech, absolute, listen};
 use super::{Count, Decision, Shared};
 
@@ -188,10 +189,64 @@ impl Carrying<'_> {
         let request = judge(&speech, wish)?;
         let dialled = timeout(CONNECT_WITHIN, TcpStream::connect(SocketAddr::new(address, wish.port))).await;
         let mut out = dialled.map_err(|_| lost(io::ErrorKind::TimedOut.into()))?.map_err(lost)?;
-        match request {
-            Some(request) => self.one_request(stream, &mut out, &beginning, request).await,
-            None => self.both_ways(stream, &mut out, beginning, &speech).await,
+        let credentials = rules.credentials.as_ref().map(|all| (all, all.for_host(&wish.host, wish.port)));
+        let credentials = credentials.filter(|(_, fitting)| !fitting.is_empty());
+        match (request, credentials, &speech) {
+            (Some(request), credentials, _) => {
+                let plain = credentials.map(|(_, fitting)| fitting).unwrap_or_default();
+                let plain: Vec<&Credential> = plain.into_iter().filter(|one| one.is_plain).collect();
+                self.one_request(stream, &mut out, &beginning, request, &plain).await
+            }
+            (None, Some((all, fitting)), Speech::Tls(_)) => self.opened(stream, out, &beginning, all, &fitting).await,
+            (None, Some(_), _) => {
+                let why = "a host with credentials is asked by HTTP or HTTPS, and says so at once";
+                Err(Verdict::blocked("ssrf_block.no_name", why))
+            }
+            (None, None, _) => self.both_ways(stream, &mut out, beginning, &speech).await,
         }
+    }
+
+    /// Opens an encrypted connection in the cell, adds the credentials to its one request, and passes that on over an encrypted
+    /// connection to the real host.
+    async fn opened(
+        &self,
+        stream: &mut TcpStream,
+        out: TcpStream,
+        beginning: &[u8],
+        all: &Credentials,
+        fitting: &[&Credential],
+    ) -> Result<(), Verdict> {
+        let host = self.wish.host.trim_end_matches('.').to_ascii_lowercase();
+        let failed =
+            |what: &str, e: io::Error| Verdict::blocked("ssrf_block.connection_failed", format!("{what} {host}: {e}"));
+        let late = |what: &str| failed(what, io::ErrorKind::TimedOut.into());
+        let inside = timeout(SPEAK_WITHIN, all.accept(&host, Begun { beginning, stream })).await;
+        let mut inside = inside
+            .map_err(|_| late("no greeting for"))?
+            .map_err(|e| failed("the program does not believe Actum's certificate for", e))?;
+        let outside = timeout(CONNECT_WITHIN, all.connect(&host, out)).await;
+        let mut outside =
+            outside.map_err(|_| late("no greeting from"))?.map_err(|e| failed("no secure connection to", e))?;
+        let mut text = Vec::new();
+        let hearing = async {
+            loop {
+                match listen(&text) {
+                    Speech::More if text.len() < BEGINNING_BYTES_MAX => {
+                        if inside.read_buf(&mut text).await? == 0 {
+                            return Ok::<_, io::Error>(None);
+                        }
+                    }
+                    Speech::Http(request) => return Ok(Some(request)),
+                    _ => return Ok(None),
+                }
+            }
+        };
+        let heard = timeout(SPEAK_WITHIN, hearing).await.map_err(|_| late("no request for"))?;
+        let Some(request) = heard.map_err(|e| failed("no request for", e))? else {
+            return Err(Verdict::blocked("ssrf_block.invalid_url", "what comes over TLS is no request of HTTP/1.1"));
+        };
+        judge_request(&request, &self.wish)?;
+        self.one_request(&mut inside, &mut outside, &text, &request, fitting).await
     }
 
     /// Counts bytes against what the cell may have carried.
@@ -255,8 +310,8 @@ impl Carrying<'_> {
 
     async fn pass(
         &self,
-        from: &mut (impl tokio::io::AsyncRead + Unpin),
-        to: &mut (impl tokio::io::AsyncWrite + Unpin),
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
         count: &AtomicU64,
     ) -> Result<(), Verdict> {
         let mut bytes = vec![0; 16 << 10];
@@ -267,36 +322,49 @@ impl Carrying<'_> {
                 return Ok(());
             }
             self.carried(length, count)?;
-            if to.write_all(&bytes[..length]).await.is_err() {
+            // What is encrypted may wait in a buffer.
+            if to.write_all(&bytes[..length]).await.is_err() || to.flush().await.is_err() {
                 return Ok(());
             }
         }
     }
 
     /// One request and its answer. The connection ends with it, so that no second request can name another host.
-    async fn one_request(
+    async fn one_request<I, O>(
         &self,
-        inside: &mut TcpStream,
-        outside: &mut TcpStream,
+        inside: &mut I,
+        outside: &mut O,
         beginning: &[u8],
         request: &Request,
-    ) -> Result<(), Verdict> {
+        credentials: &[&Credential],
+    ) -> Result<(), Verdict>
+    where
+        I: AsyncRead + AsyncWrite + Unpin,
+        O: AsyncRead + AsyncWrite + Unpin,
+    {
         let path = match absolute(&request.target) {
             Some((_, rest)) if rest.starts_with('/') => rest.to_owned(),
             Some((_, rest)) => format!("/{rest}"),
             None => request.target.clone(),
         };
         let mut head = format!("{} {path} HTTP/1.1\r\n", request.method).into_bytes();
-        for (name, value) in &request.headers {
+        let is_replaced = |name: &str| credentials.iter().any(|one| one.header.eq_ignore_ascii_case(name));
+        for (name, value) in request.headers.iter().filter(|(name, _)| !is_replaced(name)) {
             head.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+        }
+        for Credential { header, value, .. } in credentials {
+            head.extend_from_slice(format!("{header}: {value}\r\n").as_bytes());
+        }
+        if !credentials.is_empty() {
+            self.shared.revise(self.at, |decision| decision.has_credential = true);
         }
         head.extend_from_slice(b"Connection: close\r\n\r\n");
         self.carried(head.len(), &self.count.sent)?;
-        if outside.write_all(&head).await.is_err() {
+        if outside.write_all(&head).await.is_err() || outside.flush().await.is_err() {
             return Ok(());
         }
-        let (mut inside_read, mut inside_write) = inside.split();
-        let (mut outside_read, mut outside_write) = outside.split();
+        let (mut inside_read, mut inside_write) = tokio::io::split(inside);
+        let (mut outside_read, mut outside_write) = tokio::io::split(outside);
         let asking = async {
             let mut length = match request.body {
                 Body::Length(length) => length,
@@ -313,7 +381,9 @@ impl Carrying<'_> {
                 };
                 self.carried(taken, &self.count.sent)?;
                 length -= taken as u64;
-                if outside_write.write_all(&bytes[..taken]).await.is_err() || length == 0 || chunks.are_over() {
+                let is_sent =
+                    outside_write.write_all(&bytes[..taken]).await.is_ok() && outside_write.flush().await.is_ok();
+                if !is_sent || length == 0 || chunks.are_over() {
                     return Ok(());
                 }
                 bytes.clear();
@@ -353,10 +423,6 @@ async fn hear(stream: &mut TcpStream, beginning: &mut Vec<u8>, port: u16) -> Spe
 
 /// Whether what is said fits whom it was said to. The request, if it is one that has to be followed.
 fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Verdict> {
-    let mismatch = |said: &str| {
-        let said: String = said.chars().take(80).collect();
-        Verdict::blocked("ssrf_block.name_mismatch", format!("a connection to {} says it is for {said:?}", wish.host))
-    };
     let host = wish.host.trim_end_matches('.');
     let is_address = host.parse::<IpAddr>().is_ok();
     let none = |what: &str| Verdict::blocked("ssrf_block.no_name", format!("port {} is for {what}", wish.port));
@@ -364,30 +430,12 @@ fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Ver
         Speech::Tls(Greeting { hides: true, .. }) => {
             Err(Verdict::blocked("ssrf_block.no_name", "the greeting hides the name it is for"))
         }
-        Speech::Tls(Greeting { name: Some(name), .. }) if !name.eq_ignore_ascii_case(host) => Err(mismatch(name)),
+        Speech::Tls(Greeting { name: Some(name), .. }) if !name.eq_ignore_ascii_case(host) => Err(mismatch(wish, name)),
         Speech::Tls(Greeting { name: Some(_), .. }) => Ok(None),
         Speech::Tls(Greeting { name: None, .. }) if is_address => Ok(None),
         Speech::Tls(_) => Err(Verdict::blocked("ssrf_block.no_name", "the greeting names nobody")),
         Speech::Http(_) if wish.port == HTTPS_PORT => Err(none("encrypted connections only")),
-        Speech::Http(request) => {
-            let fits = |said: &String| {
-                split(said, Some(wish.port)).is_some_and(|(name, port)| {
-                    name.trim_end_matches('.').eq_ignore_ascii_case(host) && (port == wish.port || port == HTTP_PORT)
-                })
-            };
-            match request.hosts.iter().find(|said| !fits(said)) {
-                Some(other) => Err(mismatch(other)),
-                None if request.hosts.is_empty() => {
-                    Err(Verdict::blocked("ssrf_block.no_name", "the request names no host"))
-                }
-                None if request.body == Body::Unclear
-                    || ["CONNECT", "PRI", "TRACE"].contains(&request.method.as_str()) =>
-                {
-                    Err(Verdict::blocked("ssrf_block.invalid_url", "the request could be read in two ways"))
-                }
-                None => Ok(Some(request)),
-            }
-        }
+        Speech::Http(request) => judge_request(request, wish).map(|()| Some(&**request)),
         Speech::Broken => Err(Verdict::blocked("ssrf_block.invalid_url", "what it says cannot be understood")),
         Speech::Other | Speech::More if wish.port == HTTPS_PORT => Err(none("encrypted connections only")),
         Speech::Other | Speech::More if wish.port == HTTP_PORT => Err(none("requests of HTTP only")),
@@ -395,6 +443,31 @@ fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Ver
         // Nothing was said, or the beginning of something that could have been said whole.
         Speech::More => Ok(None),
     }
+}
+
+/// Whether a request is for the host that the connection is for, and can be read in one way only.
+fn judge_request(request: &Request, wish: &Wish) -> Result<(), Verdict> {
+    let host = wish.host.trim_end_matches('.');
+    let fits = |said: &String| {
+        split(said, Some(wish.port)).is_some_and(|(name, port)| {
+            name.trim_end_matches('.').eq_ignore_ascii_case(host) && (port == wish.port || port == HTTP_PORT)
+        })
+    };
+    if let Some(other) = request.hosts.iter().find(|said| !fits(said)) {
+        return Err(mismatch(wish, other));
+    }
+    if request.hosts.is_empty() {
+        return Err(Verdict::blocked("ssrf_block.no_name", "the request names no host"));
+    }
+    if request.body == Body::Unclear || ["CONNECT", "PRI", "TRACE"].contains(&request.method.as_str()) {
+        return Err(Verdict::blocked("ssrf_block.invalid_url", "the request could be read in two ways"));
+    }
+    Ok(())
+}
+
+fn mismatch(wish: &Wish, said: &str) -> Verdict {
+    let said: String = said.chars().take(80).collect();
+    Verdict::blocked("ssrf_block.name_mismatch", format!("a connection to {} says it is for {said:?}", wish.host))
 }
 
 /// The address to dial: the one that was looked at. One that is not public has to be listed as such, or said by the user.

@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use super::Predict;
 use crate::command::pointer::look::change_json;
 use crate::command::tool::actor;
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::model::alive::Alive;
@@ -113,7 +112,7 @@ impl<'d> Desk<'d> {
                 args.id, standing.n
             ));
         }
-        let config = Config::read(open.project.root())?;
+        let config = open.project.config()?;
         let places = (open.project.folder()?, open.project.root().to_owned());
         let counter = Counter::new(&open.waiter, &open.spend, &open.tenant, places, &config)?;
         Ok(Self { signature, open, args, counter, named, watch: Watch::default() })

@@ -33,7 +33,7 @@ fn document(protocol: Protocol) -> Value {
             "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": "hi"},
                 {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}],
             "usage": {"input_tokens": 50, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 40, "output_tokens": 20,
-                "cache_creation": {"ephemeral_5m_input_tokens": 10}, "service_tier": "standard"},
+                "cache_creation": {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 5}, "service_tier": "standard"},
         }),
         Protocol::Generate => json!({
             "candidates": [{"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": [
@@ -50,7 +50,7 @@ fn all_say_the_same_in_their_own_way() {
     for protocol in Protocol::ALL {
         let found = metered(protocol, document(protocol).to_string().as_bytes());
         let cache_write = if protocol == Protocol::Messages { 10 } else { 0 };
-        let usage = Usage { input: 100, cached: 40, cache_write, output: 20 };
+        let usage = Usage { input: 100, cached: 40, cache_write, cache_write_long: cache_write / 2, output: 20 };
         assert_eq!(found.usage, Some(usage), "{protocol:?}: {found:?}");
         assert_eq!(found.flaw, None, "{protocol:?}");
         assert_eq!(found.text, "hi");

@@ -112,7 +112,11 @@ fn asked_for_usage() -> Question {
 fn expected(protocol: Protocol, found: &Metered) {
     let cache_write = if protocol == Protocol::Messages { 10 } else { 0 };
     assert_eq!(found.flaw, None, "{protocol:?}");
-    assert_eq!(found.usage, Some(Usage { input: 100, cached: 40, cache_write, output: 20 }), "{protocol:?}");
+    assert_eq!(
+        found.usage,
+        Some(Usage { input: 100, cached: 40, cache_write, output: 20, ..Usage::default() }),
+        "{protocol:?}"
+    );
     assert_eq!(found.text, "hé llo", "{protocol:?}");
     let calls = [json!({"name": "f", "arguments": {"a": 1}}), json!({"name": "g", "arguments": {}})];
     assert_eq!(found.calls, calls, "{protocol:?}");
