@@ -78,6 +78,7 @@ pub const WORKSPACE_REFUSED: &str = "WORKSPACE_REFUSED";
 pub const PROTECTED: &str = "PROTECTED_FILES";
 pub const WORKSPACE_REPLACED: &str = "WORKSPACE_REPLACED";
 pub const DISK_FULL: &str = "DISK_FULL";
+pub const STORAGE_QUOTA: &str = "STORAGE_QUOTA_EXCEEDED";
 pub const CONTENT_DAMAGED: &str = "CONTENT_DAMAGED";
 pub const BLOBS_UNAVAILABLE: &str = "BLOBS_UNAVAILABLE";
 pub const BLOBS_REFUSED: &str = "BLOBS_REFUSED";
@@ -270,6 +271,9 @@ pub const TABLE: &[ErrorRow] = &[
     row("A1005", ANSWER_LATE, (4, 504), "The server has no answer in time",
         "The command behind the request has worked for longer than a request may take: a minute to look, an hour to do. It comes to its end all the same, and what it does is recorded.",
         "Look whether it is done (`actum status`, `actum list`) before asking again; ask for less at a time."),
+    row("A1006", STORAGE_QUOTA, (3, 507), "A quota of storage is reached",
+        "The tenant or the token keeps as much as `tenant_storage_mb` or `token_storage_mb` of `[server]` allows. Nothing was kept.",
+        "The server's owner can raise the quota and reload, or remove old runs and snapshots (`actum store gc`). Answers remark on it from 80 % on."),
 ];
 
 #[cfg(test)]

@@ -352,6 +352,7 @@ pub const ROUTES: &[Route] = &[
     post(Admin, "/v1/store/gc", &["store", "gc"], &[field("dry_run")]).without_key(),
     get("/v1/schemas", &["schema"], &[]).with(&["--list"]),
     get("/v1/schemas/{name}", &["schema"], &[path("name")]),
+    get("/v1/usage", &["usage"], &[]),
     get("/v1/config", &["config", "show"], &[]),
     post(Admin, "/v1/config/reload", &["config", "reload"], &[]).without_key(),
     get("/v1/key", &["key", "show"], &[query("pem")]),

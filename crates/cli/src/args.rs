@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::command::{
     apply, approvals, artifact, canon, compile, completions, config, contract, dataset, diff, doctor, eval, events,
     exec, gateway, init, key, ledger, logs, mcp, pointer, predict, prove, receipt, recover, resume, run, sandbox,
-    schema, serve, signature, snapshot, spend, stage, status, store, token, tool, trace, undo, webhook, worker,
+    schema, serve, signature, snapshot, spend, stage, status, store, token, tool, trace, undo, usage, webhook, worker,
     workspace,
 };
 use crate::seat::Seat;
@@ -195,6 +195,8 @@ pub(crate) enum Command {
     /// The configuration in force, and taking a changed one into force
     #[command(subcommand)]
     Config(config::Verb),
+    /// Show the storage that is used, and the quota if there is one
+    Usage(usage::Usage),
     /// JSON Schema of a document
     Schema(schema::Schema),
     /// Completion script for a shell

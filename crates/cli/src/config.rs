@@ -66,6 +66,10 @@ impl AgentConfig {
 pub(crate) struct ServerConfig {
     /// Hosts that webhooks may reach though their addresses are not everybody's.
     pub webhook_hosts: Vec<Host>,
+    /// What each tenant may keep: entries of the ledger, contents and files of runs. None: as much as there is room for.
+    pub tenant_storage_bytes: Option<u64>,
+    /// What each token may send to be kept.
+    pub token_storage_bytes: Option<u64>,
 }
 
 /// Keys whose receipts are believed, beside the project's own.
@@ -123,6 +127,9 @@ const TENANTS: &str = "tenants";
 
 const EGRESS_MB: u64 = 1_024;
 const EGRESS_MB_MAX: u64 = 1 << 20;
+
+/// The largest quota of storage.
+const STORAGE_MB_MAX: u64 = 1 << 30;
 
 /// Sections that other parts of the program read.
 const SECTIONS: [&str; 10] =
@@ -388,10 +395,21 @@ impl Reader {
                         }
                     }
                 }
-                _ => self.bad(key, at, value, "webhook_hosts"),
+                "tenant_storage_mb" => config.tenant_storage_bytes = self.storage(key, value),
+                "token_storage_mb" => config.token_storage_bytes = self.storage(key, value),
+                _ => self.bad(key, at, value, "webhook_hosts, tenant_storage_mb or token_storage_mb"),
             }
         }
         config
+    }
+
+    /// A quota in bytes.
+    fn storage(&mut self, key: &str, value: &Value) -> Option<u64> {
+        let megabytes = value.as_u64().filter(|megabytes| (1..=STORAGE_MB_MAX).contains(megabytes));
+        if megabytes.is_none() {
+            self.bad(key, "server.", value, &format!("a whole number of megabytes from 1 to {STORAGE_MB_MAX}"));
+        }
+        megabytes.map(|megabytes| megabytes << 20)
     }
 
     fn tools(&mut self, section: &Value) -> BTreeMap<String, Tool> {
@@ -472,7 +490,12 @@ pub(crate) fn schema() -> Value {
     for section in SECTIONS {
         properties.insert(section.to_owned(), json!({"type": "object"}));
     }
+    let storage = |whose: &str| {
+        json!({"type": "integer", "minimum": 1, "maximum": STORAGE_MB_MAX,
+            "description": format!("megabytes that {whose} may keep; without it there is no quota")})
+    };
     let server = json!({
+        "tenant_storage_mb": storage("each tenant"), "token_storage_mb": storage("each token of a server"),
         "webhook_hosts": {"type": "array", "items": {"type": "string"}, "default": [],
             "description": "hosts that webhooks may reach though their addresses are not everybody's"},
     });

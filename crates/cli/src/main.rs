@@ -29,6 +29,7 @@ mod project;
 mod protect;
 mod publisher;
 mod purse;
+mod quota;
 mod recover;
 mod reference;
 mod repository;

@@ -65,10 +65,13 @@ impl Requests {
     }
 }
 
+/// Runs by their tenant (where that is told), state and error.
+pub(crate) type RunCounts = BTreeMap<(Option<String>, RunState, Option<String>), u64>;
+
 /// What the store was asked for; nothing where it did not answer.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    pub runs: BTreeMap<(RunState, Option<String>), u64>,
+    pub runs: RunCounts,
     pub queue: Option<Queue>,
     pub now_ms: i64,
     pub clock: Option<MeasuredClock>,
@@ -92,6 +95,17 @@ impl Text {
         let _ = writeln!(self.0, "{line}");
     }
 
+    fn runs(&mut self, runs: &RunCounts) {
+        self.begin("actum_runs", "gauge", "Runs by their state.");
+        for ((tenant, state, code), number) in runs {
+            let label = |name: &str, value: &Option<String>| {
+                value.as_ref().map(|value| format!(",{name}=\"{}\"", escaped(value))).unwrap_or_default()
+            };
+            let more = format!("{}{}", label("error", code), label("tenant", tenant));
+            self.line(&format!("actum_runs{{state=\"{}\"{more}}} {number}", state.word()));
+        }
+    }
+
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
         self.begin(name, kind, help);
         self.line(&format!("{name} {value}"));
@@ -102,13 +116,16 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// Returns the numbers of runs alone.
+pub(crate) fn of_runs(runs: &RunCounts) -> String {
+    let mut text = Text::default();
+    text.runs(runs);
+    text.0
+}
+
 pub(crate) fn text(facts: &Facts, requests: &Requests) -> String {
     let mut text = Text::default();
-    text.begin("actum_runs", "gauge", "Runs by their state.");
-    for ((state, code), number) in &facts.runs {
-        let code = code.as_ref().map(|code| format!(",error=\"{}\"", escaped(code))).unwrap_or_default();
-        text.line(&format!("actum_runs{{state=\"{}\"{code}}} {number}", state.word()));
-    }
+    text.runs(&facts.runs);
     if let Some(queue) = &facts.queue {
         text.one("actum_queue_runs", "gauge", "Runs that wait for a worker.", queue.queued);
         let age = queue.oldest_ms.map_or(0, |oldest| facts.now_ms.saturating_sub(oldest).max(0));
@@ -191,7 +208,7 @@ mod tests {
         }
         requests.count("-", "-", 404, Duration::ZERO);
         let facts = Facts {
-            runs: BTreeMap::from([((RunState::Failed, Some("A\"B\\C\n".to_owned())), 3)]),
+            runs: BTreeMap::from([((None, RunState::Failed, Some("A\"B\\C\n".to_owned())), 3)]),
             queue: Some(Queue { queued: 2, oldest_ms: Some(500), leases: 1, leases_over: 0 }),
             now_ms: 2_000,
             clock: None,

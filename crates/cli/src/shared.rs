@@ -101,7 +101,8 @@ impl Open {
     pub(crate) fn places(&self) -> Result<Vec<String>, Failure> {
         let earlier = self.project.active_config().blobs()?.also.into_iter();
         let earlier = earlier.map(|name| if is_place(&name) { name } else { format!("{PLACE}{name}") });
-        let mut places = vec![self.place.clone(), self.shared_place()?];
+        let of_others = format!("{PLACE}{}", self.place_for_others());
+        let mut places = vec![self.place.clone(), self.shared_place()?, of_others];
         places.extend(earlier);
         places.dedup();
         Ok(places)

@@ -35,6 +35,9 @@ pub trait Upkeep: Send + Sync {
     /// Writes a consistent copy as a SQLite store to a file that does not exist yet.
     fn backup<'a>(&'a self, to: &'a Path) -> Work<'a, ()>;
 
+    /// Returns the bytes of a tenant's entries from a position on, and the position behind the last of them.
+    fn entry_bytes<'a>(&'a self, tenant: &'a Tenant, from: u64) -> Work<'a, (u64, u64)>;
+
     /// What waits for workers, and what they hold.
     fn queue(&self, now_ms: i64) -> Work<'_, Queue>;
 

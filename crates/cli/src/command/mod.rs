@@ -43,6 +43,7 @@ pub(crate) mod token;
 pub(crate) mod tool;
 pub(crate) mod trace;
 pub(crate) mod undo;
+pub(crate) mod usage;
 pub(crate) mod verify;
 pub(crate) mod webhook;
 pub(crate) mod worker;
@@ -114,6 +115,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Token(verb) => verb.run(&global, out),
         Command::Key(verb) => verb.run(&global, out),
         Command::Config(verb) => verb.run(&global, out),
+        Command::Usage(usage) => usage.run(&global, out),
         Command::Ledger(verb) => match global.seat.clone() {
             Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
             None => block_on(verb.run(&global, out)),

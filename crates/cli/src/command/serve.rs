@@ -40,6 +40,7 @@ use crate::model::alive::Alive;
 use crate::model::gateway::Gateway;
 use crate::progress::Progress;
 use crate::project::Project;
+use crate::quota::StorageQuotas;
 use crate::run::Open;
 use crate::seat::Seat;
 use crate::telemetry;
@@ -51,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Commands that act on files of the project, or on the store of everybody. They are those of whoever has the project, not of
 /// other tenants, whose runs are on shared workspaces.
-const OF_THE_PROJECT: [&str; 6] = ["snapshot", "stage", "store", "exec", "tool", "adapter"];
+const OF_THE_PROJECT: [&str; 7] = ["snapshot", "stage", "store", "exec", "tool", "adapter", "config"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -97,9 +98,11 @@ impl Serve {
         project.folder()?;
         face::sweep();
         let requests = Arc::new(Requests::default());
+        let quotas = StorageQuotas::new(Arc::clone(&store), waiter.clone(), project.root().to_owned());
         let front = Arc::new(Front {
             store,
             waiter,
+            quotas,
             root: project.root().to_owned(),
             config: Arc::clone(project.active_config()),
             openapi: OnceLock::new(),
@@ -190,6 +193,7 @@ pub(crate) struct Front {
     config: Arc<ActiveConfig>,
     openapi: OnceLock<Arc<[u8]>>,
     requests: Arc<Requests>,
+    quotas: StorageQuotas,
     /// By which those who have asked models do it, by their token.
     purses: Mutex<BTreeMap<String, OpenPurse>>,
 }
@@ -240,6 +244,15 @@ impl Front {
         purses.into_values().for_each(|(gateway, _alive, _)| gateway.close());
     }
 
+    /// Fails if a request that creates something would go beyond a quota of storage.
+    fn admit(&self, tenant: &Tenant, caller: &Caller, route: &Route, given: &Given) -> Result<Vec<String>, Failure> {
+        let config = self.config.current()?;
+        match route.creates {
+            true => self.quotas.admit(tenant, &caller.token, given.content.len() as u64, &config.server),
+            false => Ok(Vec::new()),
+        }
+    }
+
     fn refused(name: &str, message: &str) -> Refused {
         Refused::named(name, message, &Value::Null, None)
     }
@@ -281,9 +294,18 @@ impl Face for Front {
         let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else {
             return answer_of(&Self::refused(error::UNAUTHORIZED, "the token opens nothing"));
         };
-        let seat = self.seat(tenant, &caller.name).with_token(&caller.token).traced(given.trace.clone());
+        let remarks = match self.admit(&tenant, caller, route, &given) {
+            Ok(remarks) => remarks,
+            Err(failure) => return answer_of(&refusal_of(&failure)),
+        };
+        let seat = self.seat(tenant.clone(), &caller.name).with_token(&caller.token).traced(given.trace.clone());
         let seat = seat.once(given.once.map(Digest));
-        face::run(Arc::new(seat), route, &given)
+        let mut answer = face::run(Arc::new(seat), route, &given);
+        if route.creates && answer.status < 300 {
+            self.quotas.note(&tenant, &caller.token, given.content.len() as u64);
+        }
+        answer.remarks.extend(remarks);
+        answer
     }
 
     fn wish(&self, caller: &Caller, route: &'static Route, given: &Given) -> Result<Wish, Refused> {
@@ -342,7 +364,11 @@ impl Face for Front {
 
     fn models(&self, caller: &Caller) -> Result<Arc<dyn Models>, Refused> {
         let mut purses = self.purses.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_force = self.config.current().map_err(|failure| refusal_of(&failure))?.digest;
+        let config = self.config.current().map_err(|failure| refusal_of(&failure))?;
+        // Each call leaves entries, too.
+        let tenant = Tenant::new(caller.tenant.as_str()).map_err(|e| refusal_of(&bad_tenant(&e)))?;
+        self.quotas.admit(&tenant, &caller.token, 0, &config.server).map_err(|failure| refusal_of(&failure))?;
+        let in_force = config.digest;
         if let Some((gateway, _, config)) = purses.get(&caller.token) {
             if *config == in_force {
                 return Ok(Arc::clone(gateway) as _);
@@ -373,8 +399,15 @@ impl Face for Front {
         })
     }
 
-    /// Of all tenants together: whoever reads it is not asked whose he is, and is told of nobody that he is there.
-    fn metrics(&self) -> String {
+    /// Who has shown no token learns nothing of who is there; a tenant's token shows that tenant's numbers alone.
+    fn metrics(&self, caller: Option<&Caller>) -> String {
+        let is_own = caller.is_some_and(|caller| caller.tenant == LOCAL_TENANT);
+        if let Some(guest) = caller.filter(|_| !is_own) {
+            let counts = Tenant::new(guest.tenant.as_str()).map(|tenant| self.waiter.wait(self.store.counts(&tenant)));
+            let counts = counts.ok().and_then(Result::ok).unwrap_or_default();
+            let runs = counts.into_iter().map(|(state, code, number)| ((None, state, code), number)).collect();
+            return metrics::of_runs(&runs);
+        }
         let clock = Tenant::new(LOCAL_TENANT).ok().and_then(|t| self.waiter.measure_clock(&t).ok());
         let now = clock.map_or_else(Timestamp::now, |clock| clock.store.now());
         let is_outdated = self.config.is_outdated();
@@ -384,8 +417,9 @@ impl Face for Front {
             Err(e) => log::store_trouble(&e.to_string()),
         }
         for tenant in self.waiter.wait(self.store.tenants()).unwrap_or_default() {
+            let name = is_own.then(|| tenant.as_str().to_owned());
             for (state, code, number) in self.waiter.wait(self.store.counts(&tenant)).unwrap_or_default() {
-                *facts.runs.entry((state, code)).or_default() += number;
+                *facts.runs.entry((name.clone(), state, code)).or_default() += number;
             }
         }
         for worker in crate::run::local_workers(&self.root.join(".actum")) {

@@ -160,6 +160,12 @@ impl Open {
         Ok(folder)
     }
 
+    /// The place under which other tenants know this one.
+    pub(crate) fn place_for_others(&self) -> String {
+        let root = self.project.root();
+        place_for_others(&machine_name(), &root.canonicalize().unwrap_or_else(|_| root.to_owned()))
+    }
+
     /// Whether whoever worked on it is known to be dead.
     pub(crate) fn is_abandoned(&self, run: &Run) -> Result<bool, Failure> {
         let home = self.project.folder()?;
@@ -174,20 +180,33 @@ impl Open {
     }
 }
 
-/// The machine and the project: whoever works there can reach what a run works on.
+/// Returns the name of this machine and project: a worker there can reach what a run works on. Entries of other tenants
+/// hold it, and where the project lies is not told to them.
 pub(crate) fn place_of(project: &Project) -> Result<String, Failure> {
+    let machine = machine_name();
     let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
+    Ok(match project.is_guest()? {
+        true => place_for_others(&machine, &root),
+        false => format!("{machine}:{}", root.display()),
+    })
+}
+
+/// The place of a project without its path.
+fn place_for_others(machine: &str, root: &Path) -> String {
+    format!("{machine}:{}", &Digest::blake3(root.as_os_str().as_encoded_bytes()).to_hex()[..16])
+}
+
+fn machine_name() -> String {
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     // Several that see the same files at the same path may go by one name: containers on one volume, what was restored elsewhere.
     let named = std::env::var("ACTUM_MACHINE").ok().filter(|name| !name.is_empty());
-    let name = if let Some(named) = named {
+    if let Some(named) = named {
         named
     } else if machine.trim().is_empty() {
         fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
     } else {
         machine.trim().chars().take(12).collect()
-    };
-    Ok(format!("{name}:{}", root.display()))
+    }
 }
 
 /// What all runs of a project share.

@@ -53,6 +53,7 @@ mod pointer_race;
 mod predict;
 mod publish_errors;
 mod publish_kill;
+mod quota;
 mod receipt;
 mod reload;
 mod retention;

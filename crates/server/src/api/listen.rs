@@ -20,6 +20,7 @@ use tower::util::MapRequest;
 use super::peer::{Peer, Peers, Place};
 use super::request::{Desk, pass};
 use super::share::Share;
+use super::stranger::{Stranger, Strangers};
 use super::{Bounds, Face, Settings};
 use crate::bridge::{ACCEPT_PAUSE, HEAD_BYTES_MAX, HEADERS_MAX};
 use crate::paced::Paced;
@@ -100,11 +101,25 @@ pub(crate) struct Slot(Arc<Mutex<Taken>>);
 /// Nothing of it is read: it is held, and given back.
 #[derive(Debug)]
 enum Taken {
-    Asking { _slot: OwnedSemaphorePermit, _place: Place },
-    Listening { _place: Share },
+    /// `stranger`: its caller has not shown a token yet.
+    Asking {
+        _slot: OwnedSemaphorePermit,
+        _place: Place,
+        stranger: Option<Stranger>,
+    },
+    Listening {
+        _place: Share,
+    },
 }
 
 impl Slot {
+    /// Its caller has shown a token: it no longer counts among those who have not.
+    pub(crate) fn know(&self) {
+        if let Taken::Asking { stranger, .. } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            *stranger = None;
+        }
+    }
+
     /// Takes another place instead: one that is counted elsewhere, whoever the peer is.
     pub(crate) fn put(&self, place: Share) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Taken::Listening { _place: place };
@@ -130,6 +145,7 @@ fn run(
     runtime.block_on(async {
         let slots = Arc::new(Semaphore::new(connections_max));
         let peers = Peers::new(connections_max);
+        let strangers = Strangers::new(connections_max);
         // First it is known that we end, then the listener is closed.
         let told = async {
             let patience = stopped.await.unwrap_or_default();
@@ -137,7 +153,7 @@ fn run(
             patience
         };
         let patience = tokio::select! {
-            () = accept(listener, desk, &slots, &peers) => Duration::ZERO,
+            () = accept(listener, desk, (&slots, &strangers), &peers) => Duration::ZERO,
             patience = told => patience,
         };
         let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
@@ -152,7 +168,12 @@ fn run(
     runtime.shutdown_timeout(CUT_PATIENCE);
 }
 
-async fn accept(listener: tokio::net::TcpListener, desk: &Arc<Desk>, slots: &Arc<Semaphore>, peers: &Arc<Peers>) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    desk: &Arc<Desk>,
+    (slots, strangers): (&Arc<Semaphore>, &Arc<Strangers>),
+    peers: &Arc<Peers>,
+) {
     let router = Router::new().fallback(pass).with_state(Arc::clone(desk));
     // Never closed, so this ends only with the runtime.
     while let Ok(slot) = Arc::clone(slots).acquire_owned().await {
@@ -161,19 +182,25 @@ async fn accept(listener: tokio::net::TcpListener, desk: &Arc<Desk>, slots: &Arc
                 // One who has too many loses this one; nobody else waits for it.
                 let Some(place) = peers.enter(address.ip()) else { continue };
                 let router = router.clone().layer(Extension(Peer(address.ip().to_canonical())));
-                tokio::spawn(converse(stream, router, Arc::clone(desk), (slot, place)));
+                tokio::spawn(converse(stream, router, Arc::clone(desk), (slot, place), strangers.enter()));
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>, held: (OwnedSemaphorePermit, Place)) {
+async fn converse(
+    stream: tokio::net::TcpStream,
+    router: Router,
+    desk: Arc<Desk>,
+    held: (OwnedSemaphorePermit, Place),
+    (stranger, cut): (Stranger, oneshot::Receiver<()>),
+) {
     // Answers are small and written at once; without it each waits for the acknowledgement of the last one.
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let slot = Slot(Arc::new(Mutex::new(Taken::Asking { _slot: held.0, _place: held.1 })));
+    let slot = Slot(Arc::new(Mutex::new(Taken::Asking { _slot: held.0, _place: held.1, stranger: Some(stranger) })));
     let told = slot.clone();
     let service = MapRequest::new(router, move |mut request: Request<_>| {
         request.extensions_mut().insert(told.clone());
@@ -187,7 +214,14 @@ async fn converse(stream: tokio::net::TcpStream, router: Router, desk: Arc<Desk>
         .max_headers(HEADERS_MAX)
         .serve_connection(io, TowerToHyperService::new(service));
     let mut connection = pin!(connection);
+    let cut = async {
+        // Once its caller is known, nothing cuts it.
+        if cut.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
+        () = cut => return,
         // Whatever broke the connection, there is nobody left to tell.
         _ = connection.as_mut() => return,
         () = desk.ending() => connection.as_mut().graceful_shutdown(),

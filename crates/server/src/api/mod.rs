@@ -20,6 +20,7 @@ mod path;
 mod peer;
 mod request;
 pub(crate) mod share;
+mod stranger;
 mod stream;
 pub(crate) mod turn;
 
@@ -123,8 +124,9 @@ pub trait Face: Send + Sync + 'static {
     fn openapi(&self) -> Arc<[u8]>;
     /// Whether commands can be run, or why not.
     fn ready(&self) -> Result<(), String>;
-    /// Prometheus text.
-    fn metrics(&self) -> String;
+    /// Prometheus text: of all tenants together if no token was shown, tenant by tenant for whom the project belongs to, else of
+    /// the caller's own.
+    fn metrics(&self, caller: Option<&Caller>) -> String;
 }
 
 #[derive(Clone)]

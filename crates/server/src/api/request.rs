@@ -270,6 +270,9 @@ impl Desk {
         match entered.await? {
             Ok((caller, may)) => {
                 record.entered(&caller);
+                if let Some(slot) = head.extensions.get::<Slot>() {
+                    slot.know();
+                }
                 Ok((caller, may))
             }
             Err(refused) if refused.status == 401 => Err(answer::unknown()),
@@ -296,18 +299,21 @@ impl Desk {
         }
         // Behind a proxy everybody comes from where it runs.
         let is_passed_on = PASSED_ON.iter().any(|name| head.headers.contains_key(*name));
-        if !self.is_loopback || is_passed_on {
+        let shows_token = head.headers.contains_key(header::AUTHORIZATION);
+        let mut known = None;
+        if !self.is_loopback || is_passed_on || shows_token {
             let (caller, may) = self.enter(head, Some(Need::Read), record).await?;
             if !may {
                 return Err(forbidden(&caller, Need::Read).into());
             }
             self.pace.take(&caller.token, Instant::now()).map_err(answer::too_often)?;
+            known = Some(caller);
         }
         match path {
             OPENAPI => Ok(self.openapi.clone()),
             METRICS => {
                 let face = Arc::clone(&self.face);
-                let text = self.looks.work(move || face.metrics()).await?;
+                let text = self.looks.work(move || face.metrics(known.as_ref())).await?;
                 Ok(Reply::new("text/plain; version=0.0.4; charset=utf-8", text))
             }
             _ => Ok(self.page.clone()),

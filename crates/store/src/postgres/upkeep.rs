@@ -58,6 +58,16 @@ impl Upkeep for Postgres {
         })
     }
 
+    fn entry_bytes<'a>(&'a self, tenant: &'a Tenant, from: u64) -> Work<'a, (u64, u64)> {
+        Box::pin(async move {
+            let sql = "SELECT coalesce(sum(octet_length(body)), 0)::bigint, coalesce(max(seq) + 1, $2)::bigint
+                       FROM ledger_entry WHERE tenant = $1 AND seq >= $2";
+            let from = i64::try_from(from).unwrap_or(i64::MAX);
+            let rows = self.query(sql, &[&tenant.as_str(), &from]).await?;
+            Ok(rows.first().map_or((0, 0), |row| (row.get::<_, i64>(0) as u64, row.get::<_, i64>(1) as u64)))
+        })
+    }
+
     fn check_spend(&self) -> Work<'_, Check> {
         Box::pin(async move {
             let client = open::connect(&self.config).await?;

@@ -38,6 +38,16 @@ impl Upkeep for Sqlite {
         })
     }
 
+    fn entry_bytes<'a>(&'a self, tenant: &'a Tenant, from: u64) -> Work<'a, (u64, u64)> {
+        Box::pin(async move {
+            let sql = "SELECT coalesce(sum(length(body)), 0), coalesce(max(seq) + 1, ?2) FROM ledger_entry
+                       WHERE tenant = ?1 AND seq >= ?2";
+            let from = i64::try_from(from).unwrap_or(i64::MAX);
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64));
+            self.connect()?.query_row(sql, rusqlite::params![tenant.as_str(), from], row).map_err(failed)
+        })
+    }
+
     fn check_spend(&self) -> Work<'_, Check> {
         Box::pin(async move {
             let mut connection = self.connect()?;

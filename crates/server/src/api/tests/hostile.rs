@@ -78,6 +78,17 @@ fn connections_that_say_nothing_hold_others_up_only_so_long() {
 }
 
 #[test]
+fn connections_without_a_token_keep_no_token_out() {
+    let settings = Settings { connections_max: 8, ..Settings::default() };
+    let served = served_with("127.0.0.1:0", settings, patient());
+    let silent: Vec<TcpStream> = (0..24).map(|_| served.say("")).collect();
+    for _ in 0..3 {
+        assert_eq!(served.get("/v1/runs").status, 200);
+    }
+    drop(silent);
+}
+
+#[test]
 fn when_all_threads_are_taken_others_are_told_and_one_can_still_look() {
     let bounds = Bounds { works_max: 2, waiting_max: 1, ..patient() };
     let served = served_with("127.0.0.1:0", Settings::default(), bounds);

@@ -197,7 +197,7 @@ impl Face for Fake {
         if self.asked.lock().unwrap().is_empty() { Ok(()) } else { Err("somebody has asked".to_owned()) }
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, _: Option<&Caller>) -> String {
         "actum_up 1\n".to_owned()
     }
 }
