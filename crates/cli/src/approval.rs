@@ -37,8 +37,10 @@ pub(crate) struct Request<'a> {
     pub wants: Vec<String>,
     /// Everything that was agreed on; only its digest is kept.
     pub agreed: &'a Value,
-    /// What a person has to see to decide.
+    /// What a person has to see to decide. Kept without secrets, and only the beginning if it is long.
     pub shown: Value,
+    /// Fields of the same that a person has to see exactly as they are, such as a diff. Null if there are none.
+    pub exact: Value,
 }
 
 impl Request<'_> {
@@ -136,7 +138,7 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
             let expires = now + SignedDuration::from_mins(MINUTES);
             let value = json!({
                 "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant.as_str(), "wants": request.wants,
-                "call": redacted(&request.shown), "requested_at": now.to_string(), "expires_at": expires.to_string(),
+                "call": call(request), "requested_at": now.to_string(), "expires_at": expires.to_string(),
             });
             save(&folder(home, "pending")?.join(format!("{id}.json")), &value)?;
             id
@@ -146,6 +148,15 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
     Err(Failure::new(error::APPROVAL_NEEDED, message)
         .details(json!({"approval_id": id, "wants": request.wants}))
         .hint(format!("`actum approve {id}` agrees; then run the command again")))
+}
+
+/// Returns what a person sees of the call.
+fn call(request: &Request<'_>) -> Value {
+    let mut call = redacted(&request.shown);
+    if let (Value::Object(call), Value::Object(exact)) = (&mut call, &request.exact) {
+        call.extend(exact.clone());
+    }
+    call
 }
 
 /// What is kept is without secrets.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use actum_api::error;
 use actum_contract::blob::Blobs;
+use actum_contract::canon;
 use actum_contract::digest::Digest;
-use actum_workspace::{Change, deltas, patch};
-use serde_json::json;
+use actum_workspace::{Change, CompletePatch, Node, complete_patch, deltas};
+use serde_json::{Value, json};
 
 use crate::approval::{self, Request};
 use crate::config::Config;
@@ -18,8 +19,10 @@ use crate::run::{ADMISSION, Open};
 use crate::terminal::Marker;
 use crate::ui::{Out, clean, count, stdin_is_terminal};
 
-/// As many hexadecimal digits of a diff's BLAKE3 confirm it.
+/// As many hexadecimal digits of the digest of the changes confirm them.
 const DIGITS: usize = 16;
+/// The longest diff that an approval shows. A longer one can be confirmed at the keyboard only.
+const APPROVAL_DIFF_BYTES_MAX: usize = 256 << 10;
 /// Paths that are named in a message.
 const PATHS_SHOWN: usize = 5;
 
@@ -57,7 +60,7 @@ struct Obeyed {
     changes: Vec<Change>,
     /// Those that Actum obeys.
     own: Vec<String>,
-    patch: Vec<u8>,
+    patch: CompletePatch,
 }
 
 impl Obeyed {
@@ -79,12 +82,43 @@ impl Obeyed {
                 changes.push(change.clone());
             }
         }
-        let patch = patch(publishing.blobs, &changes)?;
+        let patch = complete_patch(publishing.blobs, &changes)?;
         Ok(Self { changes, own, patch })
     }
 
+    /// Returns what a consent is bound to: each path with its kind and content before and after. The text of the diff would
+    /// not do: contents that are too long are not in it.
+    fn identity(&self) -> Value {
+        let side = |node: &Option<Node>| node.map(|node| json!([format!("{:?}", node.kind), node.digest.to_hex()]));
+        let change = |change: &Change| json!([change.path.to_string(), side(&change.before), side(&change.after)]);
+        self.changes.iter().map(change).collect()
+    }
+
     fn digits(&self) -> String {
-        Digest::blake3(&self.patch).to_hex()[..DIGITS].to_owned()
+        let text = canon::canonical(&self.identity()).unwrap_or_default();
+        Digest::blake3(&text).to_hex()[..DIGITS].to_owned()
+    }
+
+    /// Returns the whole diff, marked as on a terminal. Fails if an approver could not see all of it.
+    fn shown_to_approver(&self, of: &str) -> Result<String, Failure> {
+        let diff = self.marked();
+        let why = match self.patch.left_out.first() {
+            Some(path) => format!("{} is too long to be shown", clean(&path.to_string())),
+            None if diff.len() > APPROVAL_DIFF_BYTES_MAX => {
+                format!(
+                    "the diff of {} bytes is longer than the {APPROVAL_DIFF_BYTES_MAX} that an approval shows",
+                    diff.len()
+                )
+            }
+            None => return Ok(diff),
+        };
+        Err(refused(self, &why)
+            .hint(format!("`actum apply {of} --protected` where the project is shows the diff and asks")))
+    }
+
+    fn marked(&self) -> String {
+        let mut marker = Marker::default();
+        marker.mark(&self.patch.text) + &marker.end()
     }
 
     fn paths(&self) -> Vec<String> {
@@ -110,15 +144,14 @@ pub(crate) fn require(publishing: &Publishing<'_>, confirmed: Option<&str>, out:
     }
     let project = &publishing.open.project;
     let (home, tenant, of) = (project.folder()?, project.tenant()?, publishing.of);
-    let agreed = json!({"patch": Digest::blake3(&obeyed.patch).to_hex(), "of": of});
-    let request = Request {
+    let agreed = json!({"changes": obeyed.identity(), "of": of});
+    let request = |diff: &str| Request {
         tool: format!("{} {of}", publishing.verb),
         tenant: &tenant,
         wants: obeyed.paths().iter().map(|path| format!("to change {}", clean(path))).collect(),
         agreed: &agreed,
+        exact: json!({"paths": obeyed.paths(), "diff": diff}),
         shown: json!({
-            "paths": obeyed.paths(),
-            "diff": String::from_utf8_lossy(&obeyed.patch),
             "source": protect::remark_on(deltas(publishing.changes).map(|change| change.path.as_path())),
         }),
     };
@@ -129,14 +162,14 @@ pub(crate) fn require(publishing: &Publishing<'_>, confirmed: Option<&str>, out:
                 .details(json!({"paths": obeyed.own}))
                 .hint(format!("`actum apply {of} --protected` where the project is shows the diff and asks")));
         }
-        return approval::take(&home, &request).map(drop);
+        return approval::take(&home, &request(&obeyed.shown_to_approver(of)?)).map(drop);
     }
     match confirmed {
         Some("") => ask(&obeyed, of, out),
         Some(digits) if digits == obeyed.digits() => Ok(()),
         Some(_) => Err(refused(&obeyed, "the diff is not the one that was confirmed")
             .hint(format!("`actum apply {of} --protected` shows the diff as it is now"))),
-        None if obeyed.own.is_empty() && approval::taken(&home, &request)?.is_some() => Ok(()),
+        None if obeyed.own.is_empty() && approval::taken(&home, &request(""))?.is_some() => Ok(()),
         None => Err(refused(&obeyed, "a person has to confirm the diff")
             .hint(format!("`actum apply {of} --protected` shows the diff and asks"))),
     }
@@ -149,9 +182,10 @@ fn refused(obeyed: &Obeyed, why: &str) -> Failure {
 
 /// Shows the diff and asks on the terminal. Where there is none, the digest of what was shown confirms it.
 fn ask(obeyed: &Obeyed, of: &str, out: &Out) -> Result<(), Failure> {
-    let mut marker = Marker::default();
-    let patch = marker.mark(&obeyed.patch) + &marker.end();
-    out.aside(patch.trim_end());
+    out.aside(obeyed.marked().trim_end());
+    for path in &obeyed.patch.left_out {
+        out.aside(&format!("{} is too long to be shown: `actum diff {of}` and its files do", clean(&path.to_string())));
+    }
     if !stdin_is_terminal() || !std::io::stderr().is_terminal() {
         return Err(refused(obeyed, "there is no terminal to ask on")
             .hint(format!("`actum apply {of} --protected={}` confirms exactly this diff", obeyed.digits())));

@@ -46,7 +46,7 @@ pub use fit::{Rebased, rebase};
 pub use freeze::Frozen;
 pub use journal::{Cause, Publication};
 pub use link::{new_leaving_links, top_links};
-pub use patch::patch;
+pub use patch::{CompletePatch, complete_patch, patch};
 pub use path::TreePath;
 pub use pending::{PendingPublication, forget as forget_marker, pending};
 pub use publisher::{PublishProcess, PublishReport, PublishRequest, Publisher, finish_publication, install_publisher};

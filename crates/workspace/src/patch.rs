@@ -19,6 +19,42 @@ const PROBE_BYTES: usize = 8000;
 
 const CONTEXT_LINES: usize = 3;
 
+/// A patch that leaves nothing out, for a person who has to agree to all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompletePatch {
+    pub text: Vec<u8>,
+    /// Paths whose contents are longer than `SHOWN_BYTES_MAX`: the text holds their size and digest only.
+    pub left_out: Vec<TreePath>,
+}
+
+/// Returns a patch with every content as text, also contents that are not text and files that were only renamed.
+pub fn complete_patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<CompletePatch> {
+    let mut patch = CompletePatch::default();
+    for change in changes {
+        let sides = [leaf(change.before), leaf(change.after)];
+        let mut is_whole = true;
+        for (before, after) in match sides {
+            [None, None] => continue,
+            [Some(_), Some(_)] if change.verb() == Verb::Type => vec![(sides[0], None), (None, sides[1])],
+            [before, after] => vec![(before, after)],
+        } {
+            is_whole &= one(blobs, &mut patch.text, &change.path, (before, after), Binary::Shown)?;
+        }
+        if !is_whole {
+            patch.left_out.push(change.path.clone());
+        }
+    }
+    Ok(patch)
+}
+
+/// How contents that are not text appear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Binary {
+    /// As git does it: a line says that they differ.
+    Named,
+    Shown,
+}
+
 /// The patch. Empty folders have no place in it.
 pub fn patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<Vec<u8>> {
     let renames = renames(changes);
@@ -53,16 +89,25 @@ pub fn patch(blobs: &dyn Blobs, changes: &[Change]) -> Result<Vec<u8>> {
             (None, None) => {}
             // Git has no way to turn a file into a link in one step.
             (Some(_), Some(_)) if change.verb() == Verb::Type => {
-                one(blobs, &mut out, &change.path, before, None)?;
-                one(blobs, &mut out, &change.path, None, after)?;
+                one(blobs, &mut out, &change.path, (before, None), Binary::Named)?;
+                one(blobs, &mut out, &change.path, (None, after), Binary::Named)?;
             }
-            _ => one(blobs, &mut out, &change.path, before, after)?,
+            _ => {
+                one(blobs, &mut out, &change.path, (before, after), Binary::Named)?;
+            }
         }
     }
     Ok(out)
 }
 
-fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Node>, after: Option<Node>) -> Result<()> {
+/// Writes the change of one path. Returns whether it shows both contents.
+fn one(
+    blobs: &dyn Blobs,
+    out: &mut Vec<u8>,
+    path: &TreePath,
+    (before, after): (Option<Node>, Option<Node>),
+    binary: Binary,
+) -> Result<bool> {
     head(out, path, path);
     let _ = match (before, after) {
         (None, Some(after)) => writeln!(out, "new file mode {}", mode(after)),
@@ -73,7 +118,7 @@ fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Nod
         _ => Ok(()),
     };
     if before.map(|node| node.digest) == after.map(|node| node.digest) {
-        return Ok(());
+        return Ok(true);
     }
     let content = |node: Option<Node>| node.map(|node| read_at_most(blobs, node.digest, SHOWN_BYTES_MAX)).transpose();
     let (old, new) = (content(before)?, content(after)?);
@@ -83,15 +128,24 @@ fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Nod
         Some(None) => false,
         Some(Some(bytes)) => !bytes[..bytes.len().min(PROBE_BYTES)].contains(&0),
     };
-    if !is_text(&old) || !is_text(&new) {
+    let is_too_long = |content: &Option<Option<Vec<u8>>>| matches!(content, Some(None));
+    if binary == Binary::Shown && (is_too_long(&old) || is_too_long(&new)) {
+        for (sign, node) in [('-', before), ('+', after)] {
+            if let Some(node) = node {
+                let _ = writeln!(out, "{sign}content that is not shown, BLAKE3 {}", node.digest.to_hex());
+            }
+        }
+        return Ok(false);
+    }
+    if binary == Binary::Named && (!is_text(&old) || !is_text(&new)) {
         for part in [b"Binary files ".as_slice(), &names.0, b" and ", &names.1, b" differ\n"] {
             out.extend_from_slice(part);
         }
-        return Ok(());
+        return Ok(false);
     }
     let (old, new) = (old.flatten().unwrap_or_default(), new.flatten().unwrap_or_default());
     if old == new {
-        return Ok(());
+        return Ok(true);
     }
     for (sign, name) in [(b"--- ", &names.0), (b"+++ ", &names.1)] {
         out.extend_from_slice(sign);
@@ -100,7 +154,7 @@ fn one(blobs: &dyn Blobs, out: &mut Vec<u8>, path: &TreePath, before: Option<Nod
     }
     let diff = TextDiff::configure().algorithm(Algorithm::Myers).diff_lines(old.as_slice(), new.as_slice());
     let _ = diff.unified_diff().context_radius(CONTEXT_LINES).to_writer(&mut *out);
-    Ok(())
+    Ok(true)
 }
 
 fn mode(node: Node) -> &'static str {

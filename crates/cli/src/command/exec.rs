@@ -308,8 +308,14 @@ impl Run<'_> {
             "allow": sandbox.network.allow.iter().map(ToString::to_string).collect::<Vec<_>>(),
         });
         let tenant = self.project.tenant()?;
-        let request =
-            Request { tool: self.execution.tool_id.clone(), tenant: &tenant, wants, agreed: &self.agreed, shown };
+        let request = Request {
+            tool: self.execution.tool_id.clone(),
+            tenant: &tenant,
+            wants,
+            agreed: &self.agreed,
+            shown,
+            exact: Value::Null,
+        };
         let id = approval::take(&self.project.folder()?, &request)?;
         self.evidence.details.insert("approval_id".into(), id.into());
         Ok(())

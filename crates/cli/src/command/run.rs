@@ -286,7 +286,8 @@ fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
     let agreed = serde_json::to_value(agent).unwrap_or(Value::Null);
     let shown = json!({"agent": id, "definition": agreed});
     let tenant = project.tenant()?;
-    let request = Request { tool: format!("agent:{id}"), tenant: &tenant, wants, agreed: &agreed, shown };
+    let request =
+        Request { tool: format!("agent:{id}"), tenant: &tenant, wants, agreed: &agreed, shown, exact: Value::Null };
     approval::take(&project.folder()?, &request).map(drop)
 }
 

@@ -453,6 +453,7 @@ impl Till {
             wants: vec![format!("up to {amount} {currency}")],
             agreed: &agreed,
             shown,
+            exact: serde_json::Value::Null,
         };
         loop {
             match approval::take(&self.counter.home, &request) {

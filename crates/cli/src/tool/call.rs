@@ -593,8 +593,14 @@ impl Setting {
             "at": self.ground.at().display().to_string(),
         });
         let shown = json!({"adapter": chosen.chain[0].item.id, "operation": chosen.operation, "params": ask.params});
-        let request =
-            approval::Request { tool: tool.tool_id.clone(), tenant: &self.shelf.tenant, wants, agreed: &agreed, shown };
+        let request = approval::Request {
+            tool: tool.tool_id.clone(),
+            tenant: &self.shelf.tenant,
+            wants,
+            agreed: &agreed,
+            shown,
+            exact: Value::Null,
+        };
         let mut is_told = false;
         let id = loop {
             match approval::take(&self.home, &request) {

@@ -346,7 +346,14 @@ fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Opti
             let agreed = json!({"id": change.item, "version": change.version, "hash": change.hash, "from": item.hash});
             let wants = widened.clone();
             let shown = json!({"change": "scope", "version": change.version, "wider": widened});
-            let request = Request { tool: change.item.clone(), tenant: &shelf.tenant, wants, agreed: &agreed, shown };
+            let request = Request {
+                tool: change.item.clone(),
+                tenant: &shelf.tenant,
+                wants,
+                agreed: &agreed,
+                shown,
+                exact: Value::Null,
+            };
             change.approval = Some(approval::take(&project.folder()?, &request)?);
             change.approved = true;
         }

