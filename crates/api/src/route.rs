@@ -236,6 +236,7 @@ pub const ROUTES: &[Route] = &[
 
     // What waits for a person.
     get("/v1/approvals", &["approvals", "list"], &[]).pages("approvals"),
+    get("/v1/approvals/{id}", &["approvals", "show"], ID),
     post(Approve, "/v1/approvals/{id}/approve", &["approve"], &[path("id"), field("minutes"), field("reason")]),
     post(Approve, "/v1/approvals/{id}/deny", &["deny"], WITH_REASON),
 

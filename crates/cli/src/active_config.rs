@@ -11,7 +11,7 @@ use crate::contents::BlobsConfig;
 use crate::document::Document;
 use crate::failure::Failure;
 
-const NAME: &str = "actum.toml";
+pub(crate) const NAME: &str = "actum.toml";
 
 #[derive(Debug)]
 pub(crate) struct ActiveConfig {

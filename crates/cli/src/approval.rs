@@ -56,7 +56,7 @@ impl Request<'_> {
 fn folder(home: &Path, state: &str) -> Result<PathBuf, Failure> {
     let folder = home.join("approvals").join(state);
     fs::create_dir_all(&folder)
-        .map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))?;
+        .map_err(|e| Failure::of_io(format!("cannot make {}: {e}", folder.display()), &e))?;
     Ok(folder)
 }
 
@@ -71,7 +71,7 @@ fn save(path: &Path, value: &Value) -> Result<(), Failure> {
         fs::File::open(&beside)?.sync_all()?;
         fs::rename(&beside, path)
     };
-    write().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
+    write().map_err(|e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e))
 }
 
 fn all(home: &Path, state: &str) -> Result<Vec<(PathBuf, Value)>, Failure> {
@@ -184,6 +184,18 @@ pub(crate) fn list(home: &Path) -> Result<Vec<Value>, Failure> {
     Ok(found)
 }
 
+/// Returns the request of an id or of its beginning, whatever its state.
+pub(crate) fn find(home: &Path, id: &str) -> Result<Value, Failure> {
+    let too_short = id.len() < ID_CHARACTERS_MIN;
+    let mut found = list(home)?;
+    found.retain(|value| !too_short && value["id"].as_str().is_some_and(|own| own.starts_with(id)));
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(one),
+        _ => Err(Failure::new(error::NOT_FOUND, format!("there is no single request {id:?}"))
+            .hint("`actum approvals list` shows the requests")),
+    }
+}
+
 /// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
 /// `tell`: puts it on record. What is not on record is not decided.
 pub(crate) fn decide(
@@ -224,6 +236,6 @@ pub(crate) fn decide(
     told["state"] = state.into();
     tell(&told)?;
     save(&place, &value)?;
-    fs::remove_file(&path).map_err(|e| Failure::new(error::FILE, format!("cannot remove {}: {e}", path.display())))?;
+    fs::remove_file(&path).map_err(|e| Failure::of_io(format!("cannot remove {}: {e}", path.display()), &e))?;
     Ok(told)
 }

@@ -27,7 +27,7 @@ const ENTRY_BYTES: usize = 512;
 
 /// Writes it, and says how many files there are. More than so many bytes of files are refused before they are read.
 pub(crate) fn write(blobs: &dyn Blobs, tree: Digest, bytes_max: usize, into: &mut dyn Write) -> Result<usize, Failure> {
-    let cannot = |e: io::Error| Failure::new(error::FILE, format!("cannot write the archive: {e}"));
+    let cannot = |e: io::Error| Failure::of_io(format!("cannot write the archive: {e}"), &e);
     let too_large = || {
         let message = format!("its files are more than {bytes_max} bytes together");
         Failure::new(error::INPUT, message).hint("have it on the machine: `actum workspace checkout`")

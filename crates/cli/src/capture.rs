@@ -115,7 +115,7 @@ impl<'r> Kept<'r> {
     fn new(keep: Option<&Path>, name: &str, redactor: &'r Redactor) -> Result<Self, Failure> {
         let make = |folder: &Path| {
             let path = folder.join(name);
-            File::create(&path).map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
+            File::create(&path).map_err(|e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e))
         };
         let file = keep.map(make).transpose()?;
         Ok(Self { file, redactor, pending: Vec::new(), whole: Vec::new(), count: 0 })

@@ -127,12 +127,16 @@ impl Wanted<'_> {
             for folder in usual.chain(self.config.dependencies.iter().cloned()) {
                 if let Ok(found) = folder.canonicalize() {
                     // A run could have put a link in the place of a folder of the project.
-                    if folder.starts_with(&self.root) && found != folder {
+                    let project = self.config.project.as_deref().unwrap_or(&self.root);
+                    if is_through_link_in(&folder, project) || is_through_link_in(&folder, &self.root) {
                         let message = format!("[sandbox] dependencies: {} is reached through a link", folder.display());
                         return Err(Failure::new(error::CONFIG, message).hint("name the folder it leads to"));
                     }
                     grant(&found, Access::Read);
-                    packages.push(found);
+                    // A folder that the configuration names may be a part of a project, and is looked through.
+                    if !self.config.dependencies.contains(&folder) {
+                        packages.push(found);
+                    }
                     if folder.ends_with("bin") {
                         path = format!("{}:{path}", folder.display());
                     }
@@ -240,7 +244,13 @@ fn hide_own(
     stage: &[Grant],
     packages: &[PathBuf],
 ) -> Result<(), Failure> {
-    let is_own = |path: &Path| path.iter().any(|part| part == OWN);
+    // Signing keys are in the user's state folder, wherever that is.
+    let state = crate::project::state_folder().and_then(|state| state.canonicalize().ok());
+    let is_own = |path: &Path| {
+        path.iter().any(|part| part == OWN) || state.as_ref().is_some_and(|state| path.starts_with(state))
+    };
+    let holds = |path: &Path| state.as_ref().filter(|state| state.starts_with(path)).cloned();
+    deny.extend(grants.keys().chain(stage.iter().map(|grant| &grant.path)).filter_map(|path| holds(path)));
     grants.retain(|path, _| !path.ends_with(OWN));
     if let Some(path) = grants.keys().find(|path| is_own(path)) {
         let message = format!("{} is part of what Actum keeps for itself", path.display());
@@ -292,7 +302,25 @@ impl HiddenEntries<'_> {
             if folder.starts_with("/usr") || (as_other && !may_everybody_enter(&folder)) {
                 continue;
             }
-            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let listed = match std::fs::read_dir(&folder) {
+                Ok(listed) => listed,
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    // What cannot be listed may still be entered by name.
+                    let own = folder.join(OWN);
+                    let shown = own.strip_prefix(top).map_or_else(|_| own.clone(), |inner| shown.join(inner));
+                    self.found.extend(own.symlink_metadata().is_ok().then_some(shown));
+                    continue;
+                }
+                // It was removed meanwhile.
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                // A file is granted by its own name.
+                Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => continue,
+                Err(e) => {
+                    let message = format!("{} cannot be searched for what has to be hidden: {e}", folder.display());
+                    return Err(Failure::of_io(message, &e));
+                }
+            };
+            for entry in listed.flatten() {
                 self.left = self.left.checked_sub(1).ok_or_else(|| {
                     let message = format!(
                         "{} holds more than {OWN_ENTRIES_MAX} entries: Actum's own folders in it cannot be hidden",
@@ -339,6 +367,33 @@ fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, named: &[&Path], deny: &mut 
         }
     }
 }
+
+/// Whether the way to `path` leads through a link that is in `folder`.
+fn is_through_link_in(path: &Path, folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let mut left: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
+    let (mut at, mut links) = (PathBuf::new(), 0);
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        match std::fs::read_link(&next) {
+            Ok(_) if at.starts_with(&folder) => return true,
+            Ok(target) if links < LINKS_MAX => {
+                links += 1;
+                left.extend(target.iter().rev().filter(|part| *part != ".").map(OsString::from));
+            }
+            Ok(_) => return true,
+            Err(_) => at = next,
+        }
+    }
+    false
+}
+
+/// Links that are followed on one way.
+const LINKS_MAX: usize = 40;
 
 /// Whether many programs keep their things in a folder of a home.
 fn is_shared(folder: &Path) -> bool {

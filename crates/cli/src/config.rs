@@ -98,6 +98,8 @@ const DAYS_MAX: u64 = 36_500;
 
 #[derive(Debug, Clone)]
 pub(crate) struct SandboxConfig {
+    /// The root of the project that it belongs to.
+    pub project: Option<PathBuf>,
     /// Walls that may be missing.
     pub weaker: Vec<Wall>,
     /// Hosts of the network level `registry`.
@@ -113,6 +115,7 @@ pub(crate) struct SandboxConfig {
 impl Default for SandboxConfig {
     fn default() -> Self {
         Self {
+            project: None,
             weaker: Vec::new(),
             registries: Vec::new(),
             dependencies: Vec::new(),
@@ -228,6 +231,7 @@ impl Reader {
                 }
             }
         }
+        self.note_secret_files(value);
         config.files = std::mem::take(&mut self.files);
         config
     }
@@ -294,7 +298,7 @@ impl Reader {
             }
             let mut entry = entry.clone();
             if let Some(script) = entry.get("script").and_then(Value::as_str) {
-                self.files.push(PathBuf::from(script));
+                self.note_file(script);
             }
             let offered = entry.as_object_mut().and_then(|fields| fields.remove(TENANTS));
             let tenants = offered.map(|value| self.tenants(&value, &format!("agents.{id}."))).unwrap_or_default();
@@ -304,6 +308,34 @@ impl Reader {
             }
         }
         agents
+    }
+
+    /// Notes a file that the configuration names, seen from the root: by its own name, and by where links lead.
+    fn note_file(&mut self, text: &str) {
+        let named = self.root.join(expand(text.to_owned()));
+        let root = self.root.canonicalize().unwrap_or_else(|_| self.root.clone());
+        let real = named.canonicalize().unwrap_or_else(|_| named.clone());
+        for (path, root) in [(named, self.root.clone()), (real, root)] {
+            let inner = path.strip_prefix(&root).map_or(path.clone(), Path::to_owned);
+            let inner: PathBuf = inner.components().filter(|part| *part != std::path::Component::CurDir).collect();
+            if !self.files.contains(&inner) {
+                self.files.push(inner);
+            }
+        }
+    }
+
+    /// Notes the files that secrets are read from, wherever they are named.
+    fn note_secret_files(&mut self, value: &Value) {
+        match value {
+            Value::String(text) => {
+                if let Some(path) = text.strip_prefix("file:") {
+                    self.note_file(path);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.note_secret_files(item)),
+            Value::Object(fields) => fields.values().for_each(|field| self.note_secret_files(field)),
+            _ => {}
+        }
     }
 
     fn tenants(&mut self, value: &Value, at: &str) -> Vec<String> {
@@ -337,7 +369,7 @@ impl Reader {
     }
 
     fn sandbox(&mut self, section: &Value) -> SandboxConfig {
-        let mut config = SandboxConfig::default();
+        let mut config = SandboxConfig { project: Some(self.root.clone()), ..SandboxConfig::default() };
         let Some(keys) = self.table(section, "sandbox", "") else { return config };
         let at = "sandbox.";
         for (key, value) in keys {

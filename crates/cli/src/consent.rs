@@ -42,16 +42,24 @@ pub(crate) struct Publishing<'a> {
 }
 
 /// The files of the project that Actum reads because `actum.toml` names them, and `actum.toml` itself.
-pub(crate) struct OwnFiles(Vec<PathBuf>);
+pub(crate) struct OwnFiles {
+    files: Vec<PathBuf>,
+    /// Expected outputs of tools.
+    golden: PathBuf,
+}
 
 impl OwnFiles {
     pub(crate) fn of(root: &Path, config: &Config) -> Self {
-        Self(config.files.iter().map(|file| root.join(file)).collect())
+        let named = config.files.iter().map(|file| root.join(file));
+        // A configuration that is a link is in the file that it leads to.
+        let real = root.join(crate::active_config::NAME).canonicalize();
+        Self { files: named.chain(real).collect(), golden: root.join("tools/golden") }
     }
 
     /// Whether Actum obeys a path of a workspace.
     pub(crate) fn contain(&self, workspace: Option<&Path>, path: &Path) -> bool {
-        protect::is_own(path) || workspace.is_some_and(|folder| self.0.contains(&folder.join(path)))
+        let is_ours = |path: PathBuf| self.files.contains(&path) || path.starts_with(&self.golden);
+        protect::is_own(path) || workspace.is_some_and(|folder| is_ours(folder.join(path)))
     }
 }
 

@@ -31,7 +31,7 @@ impl Document {
             std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text))
         };
         read.map_err(|e| {
-            let failure = Failure::new(error::FILE, format!("cannot read {name}: {e}"));
+            let failure = Failure::of_io(format!("cannot read {name}: {e}"), &e);
             match (e.kind(), std::env::current_dir()) {
                 (ErrorKind::NotFound, Ok(here)) if !stdin && path.is_relative() => {
                     failure.hint(format!("it was looked for in {}", here.display()))

@@ -20,7 +20,7 @@ const CRASH_POINTS: &[&str] = &["execution.claimed", "execution.kept", "executio
 
 fn unwritable(path: &Path) -> impl Fn(std::io::Error) -> Failure {
     let path = path.display().to_string();
-    move |e| Failure::new(error::FILE, format!("cannot write {path}: {e}"))
+    move |e| Failure::of_io(format!("cannot write {path}: {e}"), &e)
 }
 
 /// Where an execution's things are kept.

@@ -16,15 +16,32 @@ use crate::project::Project;
 const SYSTEM: [&str; 12] =
     ["/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"];
 
+/// Folders that hold those of many users or services; a folder in them may be a project.
+const SHARED: [&str; 6] = ["/home", "/opt", "/root", "/srv", "/tmp", "/var"];
+
 /// Why the user has to allow a folder as a workspace, if so.
 pub(crate) fn consent_needed(project: &Project, folder: &OpenFolder) -> Result<Option<&'static str>, Failure> {
     let (path, root) = (folder.path(), open_root(project)?);
-    Ok(if path.parent().is_none() || SYSTEM.iter().any(|system| path.starts_with(system)) {
+    let is_shared = || path != root.path() && SHARED.iter().any(|shared| path == Path::new(shared));
+    Ok(if path.parent().is_none() || SYSTEM.iter().any(|system| path.starts_with(system)) || is_shared() {
         Some("belongs to the system")
+    } else if is_private(path, root.path()) {
+        Some("is a part of your home where programs keep settings and credentials")
     } else if !path.starts_with(root.path()) {
         Some("does not lie in the project")
     } else {
         None
+    })
+}
+
+/// Whether a folder is one of those in a home in which programs keep settings, credentials or histories. The project's own
+/// folder is not, wherever it is.
+fn is_private(path: &Path, root: &Path) -> bool {
+    let home = std::env::var_os("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
+    home.is_some_and(|home| {
+        let first = path.strip_prefix(&home).ok().and_then(|inner| inner.iter().next());
+        // A project in such a folder was put there by its user.
+        first.is_some_and(|name| name.as_bytes().starts_with(b".") && !root.starts_with(home.join(name)))
     })
 }
 
@@ -37,7 +54,7 @@ pub(crate) fn open_root(project: &Project) -> Result<OpenFolder, Failure> {
 pub(crate) fn open_named(path: &Path) -> Result<OpenFolder, Failure> {
     let found = path
         .canonicalize()
-        .map_err(|e| Failure::new(error::FILE, format!("the folder {} cannot be used: {e}", path.display())))?;
+        .map_err(|e| Failure::of_io(format!("the folder {} cannot be used: {e}", path.display()), &e))?;
     if !found.is_dir() {
         return Err(Failure::new(error::FILE, format!("{} is not a folder", found.display())));
     }
@@ -63,6 +80,9 @@ pub(crate) fn open_beneath(project: &Project, path: &Path) -> Result<OpenFolder,
         b"" => return Ok(root),
         bytes => TreePath::new(bytes).ok_or_else(outside)?,
     };
+    if is_private(&root.path().join(inner.as_path()), root.path()) {
+        return Err(outside());
+    }
     root.beneath(&inner).map_err(|e| match e {
         actum_workspace::Error::NotOwnFolder(_) => outside(),
         // Where the project lies is nobody's business but its owner's.

@@ -16,6 +16,7 @@ use actum_contract::digest::Digest;
 use actum_ledger::draft;
 use actum_ledger::journal::Range;
 use actum_ledger::receipt::key_id;
+use actum_ledger::verify::Row;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::pkcs8::{DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _, EncodePublicKey as _};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
@@ -223,9 +224,15 @@ impl Key {
     /// Returns the keys that are trusted: those that are known, those that the configuration pins, and those of the ledger
     /// that a trusted key has signed.
     pub(crate) fn known_to(open: &Open) -> Result<TrustedKeys, Failure> {
-        let mut trusted = TrustedKeys { keys: Self::known(&open.project)?, unknown: Vec::new() };
-        let pinned: BTreeSet<String> = open.project.config()?.trust.keys.iter().cloned().collect();
-        let mut waiting = announced(open)?;
+        let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, announcements()))?;
+        Self::known_by(&open.project, &rows)
+    }
+
+    /// The same from the entries of the ledger that announce keys.
+    pub(crate) fn known_by(project: &Project, rows: &[Row]) -> Result<TrustedKeys, Failure> {
+        let mut trusted = TrustedKeys { keys: Self::known(project)?, unknown: Vec::new() };
+        let pinned: BTreeSet<String> = project.config()?.trust.keys.iter().cloned().collect();
+        let mut waiting: Vec<AnnouncedKey> = rows.iter().filter_map(|row| AnnouncedKey::read(&row.body)).collect();
         loop {
             let is_trusted = |one: &AnnouncedKey| {
                 let by = |endorsement: &Endorsement| {
@@ -391,21 +398,28 @@ fn pem(key: &VerifyingKey) -> Result<String, Failure> {
         .map_err(|e| Failure::new(error::KEY, format!("the public key cannot be shown: {e}")))
 }
 
+/// The entries of the ledger that announce keys.
+pub(crate) fn announcements() -> Range {
+    Range { from: 0, limit: ANNOUNCED_MAX, backwards: false, kind: Some(TYPE.to_owned()) }
+}
+
 /// Returns the keys that entries of the ledger announce, each as often as it is announced.
 fn announced(open: &Open) -> Result<Vec<AnnouncedKey>, Failure> {
-    let range = Range { from: 0, limit: ANNOUNCED_MAX, backwards: false, kind: Some(TYPE.to_owned()) };
-    let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, range))?;
-    let read = |body: &[u8]| {
+    let rows = open.waiter.wait(open.waiter.journal.rows(&open.tenant, announcements()))?;
+    Ok(rows.iter().filter_map(|row| AnnouncedKey::read(&row.body)).collect())
+}
+
+impl AnnouncedKey {
+    fn read(body: &[u8]) -> Option<Self> {
         let entry: Value = serde_json::from_slice(body).ok()?;
         let payload = entry.get("payload")?;
         let text = |name: &str| payload.get(name).and_then(Value::as_str);
-        Some(AnnouncedKey {
+        Some(Self {
             key: VerifyingKey::from_public_key_pem(text("publicKey")?).ok()?,
             place: text("place").unwrap_or("another machine").to_owned(),
             endorsement: Endorsement::deserialize(payload).ok(),
         })
-    };
-    Ok(rows.iter().filter_map(|row| read(&row.body)).collect())
+    }
 }
 
 /// Returns the public keys in a folder, if it is there.

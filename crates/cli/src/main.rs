@@ -99,12 +99,14 @@ fn stop_at_crash_point() {
     let Ok(wanted) = std::env::var("ACTUM_CRASH_AT") else { return };
     let (name, nth) = wanted.split_once('#').unwrap_or((&wanted, "1"));
     let (name, nth): (String, usize) = (name.to_owned(), nth.parse().unwrap_or(1));
+    // With a file named, the process goes on once it is there.
+    let until = std::env::var_os("ACTUM_CRASH_UNTIL").map(std::path::PathBuf::from);
     let passed = AtomicUsize::new(0);
     actum_contract::crash::arm(Box::new(move |place| {
         if place == name && passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
             ui::note(&format!("crash point {place}"));
-            loop {
-                std::thread::park();
+            while !until.as_ref().is_some_and(|file| file.exists()) {
+                std::thread::park_timeout(std::time::Duration::from_millis(10));
             }
         }
     }));

@@ -121,8 +121,29 @@ pub(crate) fn all_of(path: &Path) -> impl Iterator<Item = &'static ObeyedName> {
 
 /// Returns the paths of a home that are there and that hold secrets.
 pub(crate) fn secrets_of(home: &Path) -> Vec<PathBuf> {
-    rows(include_str!("../data/credentials.tsv")).flat_map(|row| expand(home, row[0])).collect()
+    let moved = XDG_FOLDERS.iter().filter_map(|(inner, variable)| {
+        Some((*inner, std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())?))
+    });
+    let moved: Vec<(&str, PathBuf)> = moved.collect();
+    let mut found: Vec<PathBuf> = Vec::new();
+    for row in rows(include_str!("../data/credentials.tsv")) {
+        found.extend(expand(home, row[0]));
+        for (inner, folder) in &moved {
+            if let Some(rest) = row[0].strip_prefix(inner).and_then(|rest| rest.strip_prefix('/')) {
+                found.extend(expand(folder, rest));
+            }
+        }
+    }
+    found
 }
+
+/// Folders of a home that variables may put elsewhere.
+const XDG_FOLDERS: [(&str, &str); 4] = [
+    (".config", "XDG_CONFIG_HOME"),
+    (".local/share", "XDG_DATA_HOME"),
+    (".local/state", "XDG_STATE_HOME"),
+    (".cache", "XDG_CACHE_HOME"),
+];
 
 /// Returns what there is under a path in which the last name may be a pattern.
 fn expand(home: &Path, inner: &str) -> Vec<PathBuf> {

@@ -33,7 +33,7 @@ impl Project {
             return Ok(Self::seated(Arc::clone(seat)));
         }
         let here = std::env::current_dir()
-            .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
+            .map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
         Ok(Self { config: ActiveConfig::at(&root), root, store: named_store(global), seat: None })
@@ -147,11 +147,12 @@ impl Project {
         }
     }
 
-    /// Returns the folder in which this user keeps state that belongs to no workspace, if there is one.
+    /// Returns the folder in which this user keeps state that belongs to no workspace. None if there is none, or if it is inside
+    /// the project, where runs could read it and publish to it.
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         match &self.seat {
             Some(seat) => seat.state.clone(),
-            None => state_folder(),
+            None => state_folder().filter(|state| !is_inside(state, &self.root)),
         }
     }
 
@@ -196,6 +197,17 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
     Some(base.join("actum"))
+}
+
+/// Whether a path is inside a folder or that folder itself, links resolved as far as the path exists.
+pub(crate) fn is_inside(path: &Path, folder: &Path) -> bool {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let real = there.map_or_else(
+        || path.to_owned(),
+        |(above, real)| path.strip_prefix(above).map_or_else(|_| path.to_owned(), |rest| real.join(rest)),
+    );
+    real.starts_with(&folder) || path.starts_with(&folder)
 }
 
 /// Whether a project has its things there. A folder that a snapshot of another project was restored to has some too.

@@ -57,7 +57,7 @@ impl Scratch {
     fn make() -> Result<Self, Failure> {
         let folder = std::env::temp_dir().join(format!("{SCRATCH}{}", new_id()));
         let made = fs::DirBuilder::new().mode(0o700).create(&folder).and_then(|()| folder.canonicalize());
-        made.map(Self).map_err(|e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display())))
+        made.map(Self).map_err(|e| Failure::of_io(format!("cannot make {}: {e}", folder.display()), &e))
     }
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn fetch(open: &Open, url: &str, commit: &str) -> Result<(Digest, Vec
     let (tree, said) = (Scratch::make()?, Scratch::make()?);
     let ignored = bring(open, &at, url, commit, &tree.0, &said.0)?;
     fs::remove_dir_all(tree.0.join(".git"))
-        .map_err(|e| Failure::new(error::FILE, format!("cannot clear {}: {e}", tree.0.display())))?;
+        .map_err(|e| Failure::of_io(format!("cannot clear {}: {e}", tree.0.display()), &e))?;
     let blobs = open.project.blobs()?;
     let workspace = Workspace::open(&tree.0, &open.project.folder()?, blobs)?;
     let rules = Rules::alone(ignored.clone(), Vec::new())?;

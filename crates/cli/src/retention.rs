@@ -93,13 +93,13 @@ impl Turn {
     fn file(project: &Project) -> Result<File, Failure> {
         let path = project.folder()?.join("gc.lock");
         let opened = File::options().create(true).append(true).open(&path);
-        opened.map_err(|e| Failure::new(error::FILE, format!("cannot open {}: {e}", path.display())))
+        opened.map_err(|e| Failure::of_io(format!("cannot open {}: {e}", path.display()), &e))
     }
 
     /// Waits for whoever is at it.
     pub(crate) fn wait(project: &Project) -> Result<Self, Failure> {
         let file = Self::file(project)?;
-        file.lock().map_err(|e| Failure::new(error::FILE, format!("cannot lock gc.lock: {e}")))?;
+        file.lock().map_err(|e| Failure::of_io(format!("cannot lock gc.lock: {e}"), &e))?;
         Ok(Self(file))
     }
 

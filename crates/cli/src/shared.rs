@@ -82,6 +82,9 @@ impl Named {
 const PLAIN_BYTES_MAX: usize = 100;
 
 /// Whether runs of this place belong to no machine.
+/// How the URL of an object store in a folder begins.
+const FOLDER_URL: &str = "file://";
+
 pub(crate) fn is_place(place: &str) -> bool {
     place.starts_with(PLACE)
 }
@@ -94,7 +97,12 @@ pub(crate) fn commit_of(name: &str) -> Option<String> {
 impl Open {
     /// The place of runs on shared workspaces: whoever has the same object store; without one, only this project here.
     pub(crate) fn shared_place(&self) -> Result<String, Failure> {
-        Ok(format!("{PLACE}{}", self.project.contents_name()?.unwrap_or_else(|| self.place.clone())))
+        let name = self.project.contents_name()?.unwrap_or_else(|| self.place.clone());
+        // Entries of other tenants hold it: where a folder is on this machine is not shown to them.
+        Ok(match name.strip_prefix(FOLDER_URL) {
+            Some(path) => format!("{PLACE}folder:{}", &Digest::blake3(path.as_bytes()).to_hex()[..16]),
+            None => format!("{PLACE}{name}"),
+        })
     }
 
     /// All places whose runs a worker of this project takes: its own folder, its object store, and earlier names of that.
@@ -103,6 +111,9 @@ impl Open {
         let earlier = earlier.map(|name| if is_place(&name) { name } else { format!("{PLACE}{name}") });
         let of_others = format!("{PLACE}{}", self.place_for_others());
         let mut places = vec![self.place.clone(), self.shared_place()?, of_others];
+        // The place of an object store in a folder, as runs of earlier versions name it.
+        let named = self.project.contents_name()?.filter(|name| name.starts_with(FOLDER_URL));
+        places.extend(named.map(|name| format!("{PLACE}{name}")));
         places.extend(earlier);
         places.dedup();
         Ok(places)

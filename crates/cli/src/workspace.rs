@@ -224,7 +224,7 @@ pub(crate) fn entry(publication: &Publication, tenant: &Tenant) -> Value {
 /// The rules for a folder; refuses one that nobody can mean.
 pub(crate) fn rules(folder: &Path, include: Vec<String>, exclude: Vec<String>) -> Result<Rules, Failure> {
     let folder = std::fs::canonicalize(folder)
-        .map_err(|e| Failure::new(error::FILE, format!("cannot find {}: {e}", folder.display())))?;
+        .map_err(|e| Failure::of_io(format!("cannot find {}: {e}", folder.display()), &e))?;
     let home = std::env::var_os("HOME").and_then(|home| std::fs::canonicalize(home).ok());
     if let Some(own) = folder.iter().find(|name| *name == ".actum" || *name == ".git") {
         let message = format!("{} lies in {}, which is not part of any workspace", folder.display(), own.display());
@@ -235,6 +235,12 @@ pub(crate) fn rules(folder: &Path, include: Vec<String>, exclude: Vec<String>) -
     if folder.parent().is_none() || (home.as_deref() == Some(&*folder) && is_lived_in()) {
         let message = format!("{} is a whole home folder or disk, not a workspace", folder.display());
         return Err(Failure::new(error::WORKSPACE_REFUSED, message).hint("name a folder in it, or go there with -C"));
+    }
+    // A snapshot of it would hold the user's signing keys.
+    if crate::project::state_folder().is_some_and(|state| state.is_dir() && is_inside(&state, &folder)) {
+        let message = format!("{} holds the folder in which Actum keeps your signing keys", folder.display());
+        return Err(Failure::new(error::WORKSPACE_REFUSED, message)
+            .hint("name a folder in it, or keep Actum's state elsewhere with XDG_STATE_HOME"));
     }
     Ok(Rules::of(&folder, include, exclude)?)
 }

@@ -11,7 +11,7 @@ use actum_contract::folder::FolderId;
 use actum_contract::metadata::{self, ContractError, Stored};
 use actum_contract::work::WorkItem;
 use actum_contract::{Contract, ExecutionConfig, Layers, Partial, resolve};
-use actum_kernel::{Agreed, Phases};
+use actum_kernel::{Agreed, Event, Phases};
 use actum_ledger::journal::JournalError;
 use actum_ledger::run::Run;
 use serde::{Deserialize, Serialize};
@@ -153,6 +153,37 @@ pub(crate) fn compare_with_ledger(
         Some(recorded) if !recorded.is(&stored) => Err(BadAgreement::ContractAltered { recorded, stored }),
         _ => Ok(()),
     })
+}
+
+/// Compares the changes of the contract in a run's journal with those in the ledger, and each config with its hash. The
+/// inner error names the first that differs.
+pub(crate) fn compare_changes(
+    waiter: &Waiter,
+    run: &Run,
+    events: &[Event],
+) -> Result<Result<(), String>, JournalError> {
+    let in_journal = events.iter().filter_map(|event| match event {
+        Event::ContractChanged { from, to } => Some((&**from, &**to)),
+        _ => None,
+    });
+    let mut number = 0;
+    for (from, to) in in_journal {
+        let recorded = loop {
+            number += 1;
+            let entry = entry_of(waiter, run, &entry::contract_change_id(&run.id, number))?;
+            // A contract that was attached replaces none, and is no change in the journal.
+            if entry.is_null() || !entry["payload"]["from"].is_null() {
+                break entry;
+            }
+        };
+        for (side, contract) in [("from", from), ("to", to)] {
+            let is_recorded = recorded["payload"][side]["hash"] == contract.hash.as_str();
+            if !is_recorded || Contract::of(contract.config.clone()).hash.to_hex() != contract.hash {
+                return Ok(Err(format!("a change of its contract, to {}, is not the recorded one", to.hash)));
+            }
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Fails if the agreement of a run, without its contract, is not what was submitted.

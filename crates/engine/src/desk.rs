@@ -18,6 +18,8 @@ pub(crate) struct Stop(Mutex<Stopping>);
 #[derive(Default)]
 struct Stopping {
     why: Option<Why>,
+    /// When the first reason came.
+    since: Option<Instant>,
     calls: Vec<Box<dyn FnOnce() + Send>>,
 }
 
@@ -36,6 +38,13 @@ impl Stop {
         locked(&self.0).why.clone()
     }
 
+    /// Returns whether this process was asked to end so long ago that it must not wait for the store any longer.
+    pub(crate) fn has_to_end(&self) -> bool {
+        let stopping = locked(&self.0);
+        let is_over = |since: Instant| since.elapsed() >= ASKED_AGAIN_WHILE_ENDING;
+        stopping.why == Some(Why::Interrupted) && stopping.since.is_some_and(is_over)
+    }
+
     /// The first reason stays, but for the loss of the run, which goes before all others.
     pub(crate) fn stop(&self, why: Why) {
         let calls = {
@@ -43,6 +52,7 @@ impl Stop {
             if stopping.why.is_none() || why == Why::Lost {
                 stopping.why = Some(why);
             }
+            stopping.since.get_or_insert_with(Instant::now);
             std::mem::take(&mut stopping.calls)
         };
         calls.into_iter().for_each(|call| call());
@@ -61,6 +71,9 @@ impl Stop {
 
 /// How long a store that did not answer is left alone.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// How long a store that does not answer is asked again once this process was asked to end.
+const ASKED_AGAIN_WHILE_ENDING: Duration = Duration::from_secs(3);
 
 /// What a worker writes about a run it holds.
 pub(crate) struct Pen {
@@ -192,7 +205,7 @@ impl Pen {
 
     /// Waits before the store is asked again. Fails with the error if there is no time left for that.
     fn wait_a_moment(&self, until: Instant, e: JournalError) -> Result<(), NotWritten> {
-        if Instant::now() >= until || self.stop.why() == Some(Why::Lost) {
+        if Instant::now() >= until || self.stop.why() == Some(Why::Lost) || self.stop.has_to_end() {
             return Err(e.into());
         }
         std::thread::sleep(ASKED_AGAIN_AFTER);

@@ -38,6 +38,9 @@ impl RunHistory {
             Ok(events) => Segment { agreed: read.agreed().at_start(&events), events },
             Err(why) => return Ok(Err(why)),
         };
+        if let Err(bad) = agreement::compare_changes(waiter, run, &own.events)? {
+            return Ok(Err(bad));
+        }
         let mut segments = vec![own];
         let mut next = read.agreement.fork_of.clone();
         for _ in 0..FORKS_MAX {
@@ -47,15 +50,23 @@ impl RunHistory {
             let Some(source) = found.into_iter().find(|found| found.id == fork.run) else {
                 return Ok(Err(format!("run {}, which it was forked from, is missing", fork.run)));
             };
+            let of_source = |why: &dyn std::fmt::Display| format!("run {}, which it was forked from: {why}", fork.run);
             let read = match agreement::read(&source.metadata) {
                 Ok(read) => read,
-                Err(bad) => return Ok(Err(format!("run {}, which it was forked from: {bad}", fork.run))),
+                Err(bad) => return Ok(Err(of_source(&bad))),
             };
+            // The finished steps that were taken along mean what the source's contract says: it must be the recorded one.
+            if let Err(bad) = agreement::compare_with_ledger(waiter, &source, &read)? {
+                return Ok(Err(of_source(&bad)));
+            }
             let rows = waiter.wait(waiter.runs.events(&run.tenant, &fork.run, 0))?;
             let mut events = match events_of(&rows) {
                 Ok(events) => events,
-                Err(why) => return Ok(Err(format!("run {}, which it was forked from: {why}", fork.run))),
+                Err(why) => return Ok(Err(of_source(&why))),
             };
+            if let Err(bad) = agreement::compare_changes(waiter, &source, &events)? {
+                return Ok(Err(of_source(&bad)));
+            }
             // The contract of before the first override, also if that override came after the fork.
             let by_fork = segments.last().map(|segment: &Segment| segment.agreed.clone());
             let agreed = match by_fork.filter(|_| !fork.under_own_contracts) {

@@ -162,6 +162,8 @@ pub struct State {
     mends_heavy: bool,
     /// Where an attempt that ended was.
     was: Option<Box<Phase>>,
+    /// The attempt ended by a conflict that was found before the agent was started: finished steps are still of use.
+    conflict_before_act: bool,
 }
 
 /// Ends after which another attempt begins from the start: what was done is of no use, or stands on the wrong ground.
@@ -221,6 +223,7 @@ impl State {
             heavy: None,
             mends_heavy: false,
             was: None,
+            conflict_before_act: false,
         }
     }
 
@@ -366,6 +369,7 @@ impl State {
                 return vec![Event::Ended(Verdict::success(false))];
             }
             Event::Conflicted { paths } if matches!(self.phase, Phase::Act(_)) => {
+                self.conflict_before_act = true;
                 let message = format!(
                     "others changed what finished steps have changed: {}; restore it and resume, or run the work item again",
                     some(paths)
@@ -414,12 +418,11 @@ impl State {
         }
         let Phase::Over(verdict) = &self.phase else { return };
         let was = self.was.take().map_or(Phase::Freeze, |was| *was);
-        // A conflict found before a step leaves the finished steps as they are: they fit once the files are restored.
-        let is_conflict_before_step =
-            verdict.code.as_deref() == Some(code::PUBLISH_CONFLICT) && matches!(was, Phase::Act(_));
+        // A conflict found before an act leaves the finished steps as they are: they fit once the files are restored.
+        let keeps_steps = std::mem::take(&mut self.conflict_before_act);
         // What succeeded has nothing left to go on with.
         let from_the_start =
-            !is_conflict_before_step && verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
+            !keeps_steps && verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
         self.spent_ms = 0;
         self.set_backs.clear();
         (self.publishing, self.capsule, self.tested) = (None, None, None);

@@ -73,6 +73,8 @@ fn again() -> impl Strategy<Value = Again> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Luck {
     AgentFails,
+    /// A file that finished steps have changed is found changed by others, before the agent is started.
+    ConflictBeforeAct,
     TooManyFiles,
     CheckFails,
     TestFails,
@@ -85,11 +87,13 @@ fn luck() -> impl Strategy<Value = Luck> {
     use Luck::*;
     prop::sample::select(vec![
         AgentFails,
+        ConflictBeforeAct,
         TooManyFiles,
         CheckFails,
         TestFails,
         Interrupted,
         Killed,
+        Good,
         Good,
         Good,
         Good,
@@ -129,6 +133,7 @@ impl World {
                 in_time: true,
                 ..Plan::default()
             }),
+            Effect::Act { .. } if luck == Luck::ConflictBeforeAct => Event::Conflicted { paths: vec!["p".into()] },
             Effect::Act { act, .. } => {
                 let mut done = steps_in(state.current.as_deref().unwrap());
                 if act.correction.is_none() {

@@ -9,8 +9,8 @@ use actum_contract::schema::Mode;
 use actum_contract::work::{WorkItem, read_item};
 use actum_contract::{ExecutionConfig, Layers, Partial, resolve};
 use actum_kernel::{
-    Acted, Agreed, Checked, Effect, End, Event, Failed, Kind, Phases, Plan, SetBack, State, Status, Step, Tested,
-    ToolOp, Totals, Verdict, decide, next,
+    Acted, Agreed, Checked, Effect, End, Event, Failed, GoverningContract, Kind, Phase, Phases, Plan, SetBack, State,
+    Status, Step, Tested, ToolOp, Totals, Verdict, decide, next,
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -412,6 +412,28 @@ fn conflict_before_a_step_keeps_the_finished_steps() {
     let Some(Effect::Act { act, .. }) = next(&state) else { panic!("{:?}", next(&state)) };
     assert_eq!((act.step.id.as_str(), state.steps_done, &state.current), ("b", 1, &after_a));
     assert_eq!(State::fold(planned, &events), state);
+}
+
+/// The audited case: a correction is due, a file of a finished step was changed, and the contract is overridden.
+#[test]
+fn override_after_a_conflict_before_a_correction_keeps_the_finished_steps() {
+    let mut planned = agreed(&["lightValidationMode=enforce"], json!({}));
+    planned.phases = Phases { plan: true, correct: true };
+    let failed = End::Failed { exit_code: Some(1), message: "no".into() };
+    let ends = vec![End::Done, End::Done, failed];
+    let world = World { steps: vec!["a", "b"], light: vec![0, 1], ends, ..World::default() };
+    let (verdict, _, mut state, _) = play(planned.clone(), world);
+    assert_eq!((verdict.code.as_deref(), state.steps_done), (Some("AGENT_FAILED"), 1));
+    decide(&mut state, Event::Begun { attempt: 2, worker: "w".into() });
+    decide(&mut state, Event::Conflicted { paths: vec!["p".into()] });
+    let other = agreed(&["lightValidationMode=off"], json!({}));
+    let contract = |agreed: &Agreed| {
+        Box::new(GoverningContract { hash: agreed.contract_hash.clone(), config: agreed.config.clone() })
+    };
+    decide(&mut state, Event::ContractChanged { from: contract(&planned), to: contract(&other) });
+    decide(&mut state, Event::Begun { attempt: 3, worker: "w".into() });
+    assert!(state.steps_done >= 1, "{:?}", state.phase);
+    assert_ne!(state.phase, Phase::Freeze);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use actum_contract::folder::FolderId;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 
 /// Opens a path beneath a root. Links are followed as long as they stay beneath it.
@@ -23,6 +24,25 @@ pub fn open_beneath(root: &Path, path: &Path) -> io::Result<File> {
         Ok(File::from(opened))
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "is neither a file nor a folder"))
+    }
+}
+
+/// Opens a path beneath a folder without following any link, neither to the folder nor within it. Fails if the folder is not
+/// the `expected` one.
+pub fn open_unlinked(root: &Path, inner: &Path, expected: Option<FolderId>) -> io::Result<File> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = openat2(CWD, root, flags, Mode::empty(), resolve)?;
+    let stat = fstat(&folder)?;
+    if expected.is_some_and(|expected| expected != FolderId { device: stat.st_dev, inode: stat.st_ino }) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is another folder than was agreed on"));
+    }
+    let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { inner };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let opened = openat2(&folder, inner, flags, Mode::empty(), resolve | ResolveFlags::BENEATH)?;
+    match FileType::from_raw_mode(fstat(&opened)?.st_mode) {
+        FileType::RegularFile | FileType::Directory => Ok(File::from(opened)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "is neither a file nor a folder")),
     }
 }
 

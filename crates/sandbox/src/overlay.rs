@@ -193,8 +193,9 @@ impl<'a> OpenedMount<'a> {
             InnerMount::File { from, at } => {
                 let how = OpenTreeFlags::OPEN_TREE_CLONE
                     | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                    | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-                let cloned = open_tree(rustix::fs::CWD, from, how);
+                    | OpenTreeFlags::AT_EMPTY_PATH;
+                let opened = openat2(rustix::fs::CWD, from, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve);
+                let cloned = opened.and_then(|opened| open_tree(&opened, "", how));
                 let from = cloned.map_err(|e| MountError::Layer(from.display().to_string(), e.into()))?;
                 Ok(Self::File { from, at })
             }

@@ -8,6 +8,7 @@ use std::path::Path;
 use actum_contract::id::Tenant;
 use actum_ledger::checkpoint::Checkpoint;
 use actum_ledger::journal::{JournalError, Work};
+use actum_ledger::run::RunState;
 use actum_ledger::spend::{Authorization, Sum, audit};
 use actum_ledger::verify::Walk;
 
@@ -137,11 +138,16 @@ pub(crate) const SUMS: &str = "SELECT tenant, authorization_id, day,
         CAST(COALESCE(SUM(CASE WHEN state IN ('reserved', 'reconcile_required') THEN amount END), 0) AS BIGINT)
     FROM spend_reservation GROUP BY tenant, authorization_id, day";
 
-/// What was found of the runs: how many there are, and how many lack what they were agreed on.
+/// The states of runs, as a list for SQL.
+pub(crate) fn known_states() -> String {
+    RunState::ALL.map(|state| format!("'{}'", state.word())).join(", ")
+}
+
+/// Returns the check of the runs: how many there are, and how many are not whole.
 pub(crate) fn counted_runs((all, damaged): (i64, i64)) -> Check {
     let detail = match damaged {
-        0 => format!("{all} runs have what they were agreed on"),
-        _ => format!("{damaged} of {all} runs have lost what they were agreed on; `actum list` names them"),
+        0 => format!("{all} runs are whole"),
+        _ => format!("{damaged} of {all} runs are damaged: text, state or events are missing; `actum list` names them"),
     };
     Check { name: "runs", ok: damaged == 0, detail }
 }

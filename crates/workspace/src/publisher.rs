@@ -15,6 +15,7 @@ use crate::beneath::OpenFolder;
 use crate::error::{Conflict, Error, Result};
 use crate::path::TreePath;
 use crate::transaction::{self, Outcome, folder_of};
+use crate::workspace::take_over_lock;
 
 /// Starts processes that finish publications.
 pub trait Publisher: Send + Sync {
@@ -63,7 +64,10 @@ pub fn finish_publication(request: &PublishRequest) -> PublishReport {
     let finished = opened.and_then(|root| {
         let folder = folder_of(&root).join(&request.id);
         match folder.join("journal").exists() {
-            true => transaction::finish(&root, &folder).map(|_| true),
+            true => {
+                take_over_lock(&root);
+                transaction::finish(&root, &folder).map(|_| true)
+            }
             false => Ok(false),
         }
     });

@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use actum_contract::blob::Blobs;
 use rustix::fs::{
@@ -43,7 +44,10 @@ pub(crate) fn folder_of(root: &OpenFolder) -> PathBuf {
 
 /// Whether names can be exchanged in a folder, as publishing needs it; if not, why.
 pub fn is_publishing_possible(folder: &Path) -> std::result::Result<(), String> {
-    let (one, two) = (folder.join(".exchange-one"), folder.join(".exchange-two"));
+    // Several runs may try it at the same time, also in one process.
+    static TRIES: AtomicU64 = AtomicU64::new(0);
+    let names = format!(".exchange-{}-{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
+    let (one, two) = (folder.join(format!("{names}-one")), folder.join(format!("{names}-two")));
     let made = File::create_new(&one).and_then(|_| File::create_new(&two)).map_err(|e| e.to_string());
     let tried = made.and_then(|_| {
         renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &two, RenameFlags::EXCHANGE)

@@ -25,7 +25,7 @@ use crate::record::listed;
 use crate::rule::Rules;
 use crate::snapshot::Snapshot;
 use crate::stage::{Sealed, Stage, one_of};
-use crate::transaction::{self, Outcome, Transaction, folder_of};
+use crate::transaction::{self, Outcome, Transaction, folder_of, is_publishing_possible};
 use crate::tree::{self, Kind};
 use crate::{pending, publisher};
 
@@ -183,20 +183,7 @@ impl Workspace {
     }
 
     fn lock_file(&self) -> Result<(PathBuf, File)> {
-        let folder = self.root.handle().join(".actum/workspace");
-        fs::create_dir_all(&folder).map_err(at("make", &folder))?;
-        // It is written to: neither it nor its folder may be a link that leads elsewhere.
-        if fs::symlink_metadata(&folder).map_err(at("look at", &folder))?.is_symlink() {
-            return Err(Error::Refused(format!("{} is a link", named(&folder).display())));
-        }
-        let path = folder.join("lock");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&path, flags, rustix::fs::Mode::from_raw_mode(0o644)).map_err(at("open", &path))?;
-        let file = File::from(file);
-        match file.metadata().map_err(at("look at", &path))?.is_file() {
-            true => Ok((path, file)),
-            false => Err(Error::Refused(format!("{} is no file", named(&path).display()))),
-        }
+        open_lock(&self.root)
     }
 
     /// Whether anything was left behind by a process that died; asks without locking.
@@ -436,6 +423,14 @@ impl Workspace {
         pending::forget(&self.home, id)
     }
 
+    /// Fails if results cannot be published to this workspace: its file system is read-only or cannot exchange two names.
+    pub fn check_publishing(&self) -> Result<()> {
+        let own = self.root.handle().join(".actum");
+        make_own_folder(&own)?;
+        is_publishing_possible(&own)
+            .map_err(|why| Error::Refused(format!("nothing can be published to {}: {why}", self.path().display())))
+    }
+
     /// Locks the workspace, or returns the process that holds its lock.
     pub fn try_lock(&self) -> Result<std::result::Result<Lock, LockHolder>> {
         make_own_folder(&self.root.handle().join(".actum"))?;
@@ -460,15 +455,44 @@ impl std::fmt::Display for LockHolder {
     }
 }
 
-/// Writes into the lock who holds it, for those who wait.
-fn held_by_us(mut file: File) -> Lock {
+/// Writes into the lock which process holds it, for those that wait.
+fn held_by_us(file: File) -> Lock {
+    describe_holder(&file);
+    Lock(file)
+}
+
+/// Opens the lock of a workspace, and makes it if there is none yet.
+fn open_lock(root: &OpenFolder) -> Result<(PathBuf, File)> {
+    let folder = root.handle().join(".actum/workspace");
+    fs::create_dir_all(&folder).map_err(at("make", &folder))?;
+    // It is written to: neither it nor its folder may be a link that leads elsewhere.
+    if fs::symlink_metadata(&folder).map_err(at("look at", &folder))?.is_symlink() {
+        return Err(Error::Refused(format!("{} is a link", named(&folder).display())));
+    }
+    let path = folder.join("lock");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, rustix::fs::Mode::from_raw_mode(0o644)).map_err(at("open", &path))?;
+    let file = File::from(file);
+    match file.metadata().map_err(at("look at", &path))?.is_file() {
+        true => Ok((path, file)),
+        false => Err(Error::Refused(format!("{} is no file", named(&path).display()))),
+    }
+}
+
+/// Writes into the lock of a workspace that this process holds it now: it got it from a process that may have died.
+pub(crate) fn take_over_lock(root: &OpenFolder) {
+    if let Ok((_, file)) = open_lock(root) {
+        describe_holder(&file);
+    }
+}
+
+fn describe_holder(mut file: &File) {
     use std::io::{Seek as _, Write as _};
 
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (process, user) = (std::process::id(), rustix::process::geteuid().as_raw());
     let text = format!("process {process} of user {user} on {}\n", host.trim());
     let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
-    Lock(file)
 }
 
 /// Makes the folder in which this program keeps its own things: for the owner's eyes only, and ignored by git. One that

@@ -56,6 +56,7 @@ const USAGE: &str = "\
 cargo xtask VERB
 
   test                   install what is missing, then run every check and test
+  test --long            run the tests of kills, random commands, a fleet and a long-lived worker at full size
   test --model           run the tests that need a real model, with one on loopback (installs 220 MB once)
   install                install what the tests need and is missing
   tidy                   check the rules of the house that no compiler knows
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let outcome = match *words {
         ["test"] => return if test::run() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
+        ["test", "--long"] => return if test::run_long() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         ["test", "--model"] => return if test::run_with_model() { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         ["install"] => install::missing(),
         ["tidy"] => tidy::run(),

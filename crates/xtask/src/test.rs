@@ -16,7 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// What the sum does not hold, so that nobody takes it for more than it is.
-const OPT_IN: &str = "not run, because they are opt-in: tests that need a real model (`cargo xtask test --model`)";
+const OPT_IN: &str = "not run, because they are opt-in: tests that need a real model (`cargo xtask test --model`); \
+                      kills, random commands, a fleet and a soak at full size (`cargo xtask test --long`)";
 const FAILED_NAMES_MAX: usize = 50;
 
 /// Returns whether all went well.
@@ -73,6 +74,27 @@ fn by_way_of_a_server() -> Command {
     }
     command.env(through::MODE, "server").env(verifiers::FOLDER, Verifiers::place());
     command
+}
+
+/// Tests that are run at full size by `test --long`, the variable that says how large they are, and their size.
+const LONG: [(&str, &str, &str); 4] = [
+    ("publish_kill::folder_is_whole", "ACTUM_PUBLISH_KILLS", "1000"),
+    ("publish_kill::random_commands", "ACTUM_PUBLISH_SEEDS", "300"),
+    ("soak::", "ACTUM_SOAK_RUNS", "5000"),
+    ("fleet::", "ACTUM_FLEET_RUNS", "1000"),
+];
+
+/// The tests that the others run in small, one after the other at full size. Returns whether all went well.
+pub(crate) fn run_long() -> bool {
+    let mut report = Report::default();
+    report.prepare("install what is missing", install::missing);
+    for (name, variable, size) in LONG {
+        let mut command = program::cargo();
+        command.args(["test", "--package", "actum", "--locked", "--test", "e2e", "--", name]).env(variable, size);
+        report.tests(&format!("{name} with {variable}={size}"), &mut command, &mut std::io::stdout());
+    }
+    print!("{}", report.summary());
+    report.failed == 0
 }
 
 /// Only what needs a real model, with one that answers meanwhile. Returns whether all went well.

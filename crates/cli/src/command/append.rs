@@ -73,7 +73,7 @@ impl Append {
             tokio::select! {
                 piece = pieces.recv(), if open && room => match piece {
                     None => open = false,
-                    Some(Err(e)) => return Err(Failure::new(error::FILE, format!("cannot read {name}: {e}"))),
+                    Some(Err(e)) => return Err(Failure::of_io(format!("cannot read {name}: {e}"), &e)),
                     Some(Ok(piece)) => {
                         let (line, text) = (piece.line, piece.text.clone());
                         let submission = of_nobodys_run(of_tenant(piece.submission(now()), own, &text), store, &text).await?;
@@ -160,7 +160,7 @@ async fn first(waiting: &mut VecDeque<Waiting>) -> Result<Outcome, Failure> {
 }
 
 fn open(path: &Path) -> Result<std::fs::File, Failure> {
-    std::fs::File::open(path).map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", path.display())))
+    std::fs::File::open(path).map_err(|e| Failure::of_io(format!("cannot read {}: {e}", path.display()), &e))
 }
 
 impl Piece {

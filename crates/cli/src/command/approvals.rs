@@ -1,5 +1,7 @@
 //! `actum approvals`, `actum approve`, `actum deny`: what waits for a person, and the answer.
 
+use std::io::{BufRead as _, IsTerminal as _};
+
 use actum_api::error;
 use actum_ledger::draft;
 use actum_ledger::journal::Outcome;
@@ -15,7 +17,8 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::shop::Open;
-use crate::ui::{Out, clean, table};
+use crate::terminal::Marker;
+use crate::ui::{Out, clean, stdin_is_terminal, table};
 use crate::workspace::new_id;
 
 /// The type of the entries that say what was decided.
@@ -25,6 +28,11 @@ const TYPE: &str = "approval_decision";
 pub(crate) enum Verb {
     /// What waits, and what was decided
     List,
+    /// Show one request with all that is agreed to, diffs included
+    Show {
+        /// The request, or the beginning of its id
+        id: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -51,9 +59,14 @@ pub(crate) struct Deny {
 
 impl Verb {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
-        let Self::List = self;
         outside_only()?;
-        let found = approval::list(&Project::find(global)?.folder()?)?;
+        let home = Project::find(global)?.folder()?;
+        if let Self::Show { id } = self {
+            let found = approval::find(&home, &id)?;
+            out.result(&found, || request_text(&found));
+            return Ok(0);
+        }
+        let found = approval::list(&home)?;
         out.result(&json!({"approvals": found}), || {
             let text = |value: &Value, key: &str| clean(value[key].as_str().unwrap_or_default());
             let wants = |value: &Value| {
@@ -83,6 +96,48 @@ impl Deny {
     }
 }
 
+/// Returns a request as a person reads it, with what a terminal would obey marked.
+fn request_text(request: &Value) -> String {
+    let text = |key: &str| clean(request[key].as_str().unwrap_or_default());
+    let mut lines = vec![
+        format!("request   {}", text("id")),
+        format!("state     {}", text("state")),
+        format!("tool      {}", text("tool_id")),
+        format!("requested {}, until {}", text("requested_at"), text("expires_at")),
+    ];
+    if request["decided_by"].is_string() {
+        lines.push(format!("decided   {} by {}: {}", text("decided_at"), text("decided_by"), text("reason")));
+    }
+    let wants = request["wants"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    lines.extend(wants.map(|want| format!("wants     {}", clean(want))));
+    let mut call = request["call"].clone();
+    let diff = call.as_object_mut().and_then(|call| call.remove("diff"));
+    let mut marker = Marker::default();
+    let mut marked = |text: &str| marker.mark(text.as_bytes()) + &marker.end();
+    if call.as_object().is_some_and(|call| call.values().any(|value| !value.is_null())) {
+        lines.push(marked(&format!("{call:#}")));
+    }
+    if let Some(diff) = diff.as_ref().and_then(Value::as_str) {
+        lines.push(marked(diff));
+    }
+    lines.join("\n")
+}
+
+/// Shows the request on a terminal and asks once more. Scripts and servers name the request, which they have read.
+fn confirm(open: &Open, id: &str, out: &Out) -> Result<(), Failure> {
+    if open.project.seat().is_some() || !stdin_is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(());
+    }
+    out.aside(&request_text(&approval::find(&open.project.folder()?, id)?));
+    out.aside("agree to this? type yes:");
+    let mut answer = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut answer);
+    match answer.trim() {
+        "yes" => Ok(()),
+        _ => Err(Failure::new(error::USAGE, "the request was not agreed to").hint("`actum deny` refuses it")),
+    }
+}
+
 fn decide(global: &Global, out: &mut Out, id: &str, agreed: bool, minutes: Option<i64>, why: Why) -> Ended {
     outside_only()?;
     let by = why.by();
@@ -90,6 +145,9 @@ fn decide(global: &Global, out: &mut Out, id: &str, agreed: bool, minutes: Optio
         return Err(Failure::new(error::USAGE, format!("--reason is longer than {REASON_BYTES_MAX} bytes")));
     }
     let open = Open::new(Project::find(global)?, out)?;
+    if agreed {
+        confirm(&open, id, out)?;
+    }
     let value = approval::decide(&open.project.folder()?, id, agreed, minutes, by, &|decided| record(&open, decided))?;
     out.result(&value, || {
         format!("{} {}", value["state"].as_str().unwrap_or_default(), value["id"].as_str().unwrap_or_default())

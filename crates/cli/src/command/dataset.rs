@@ -162,7 +162,7 @@ impl Parts {
     /// Registers it, writes it where it is wanted, and shows it.
     fn keep(&self, open: &Open, dataset: &Dataset, out: &mut Out) -> Ended {
         if let Some(path) = &self.out {
-            let cannot = |e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()));
+            let cannot = |e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e);
             std::fs::write(path, dataset.lines()).map_err(cannot)?;
         }
         let known = evidence::add_dataset(open, dataset)?;
@@ -270,7 +270,7 @@ pub(crate) fn name_of(file: &Path) -> String {
 
 /// The examples of a file, without secrets, and the lines that are none.
 pub(crate) fn read_file(open: &Open, path: &Path) -> Result<(Vec<Raw>, Vec<Skipped>), Failure> {
-    let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot read {}: {e}", path.display()));
+    let cannot = |e: std::io::Error| Failure::of_io(format!("cannot read {}: {e}", path.display()), &e);
     // What is no plain file does not say how long it is.
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(cannot)?;

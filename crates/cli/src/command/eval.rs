@@ -381,6 +381,10 @@ fn list(open: &Open, out: &mut Out) -> Ended {
 }
 
 fn show(id: &str, open: &Open, out: &mut Out) -> Ended {
+    if id.is_empty() {
+        let failure = Failure::new(error::USAGE, "the eval's id is empty");
+        return Err(failure.hint("`actum eval --list` shows the evals"));
+    }
     let begins = |one: &Value| one["eval_id"].as_str().is_some_and(|own| own.starts_with(id));
     let mut found: Vec<Value> = all(open)?.into_iter().filter(begins).collect();
     let eval = match (found.pop(), found.is_empty()) {

@@ -111,7 +111,7 @@ impl Serve {
             );
         }
         let gateway = Arc::new(Gateway::new(Some(Arc::new(till)), None));
-        let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot listen on {}: {e}", self.listen));
+        let cannot = |e: std::io::Error| Failure::of_io(format!("cannot listen on {}: {e}", self.listen), &e);
         let listener = TcpListener::bind(self.listen).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let key = match &self.key {

@@ -101,7 +101,7 @@ output_tokens = 16000                             # the most one answer may be
 impl Init {
     pub(crate) fn run(self, _global: &Global, out: &mut Out) -> Ended {
         let here = std::env::current_dir()
-            .map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
+            .map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found =
             AGENTS.iter().find(|(name, ..)| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()));
@@ -129,7 +129,7 @@ impl Init {
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
                     out.remark(&format!("{} is there already, and stays as it is", path.display()));
                 }
-                Err(e) => return Err(Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()))),
+                Err(e) => return Err(Failure::of_io(format!("cannot write {}: {e}", path.display()), &e)),
             }
         }
         // Made with a rule of its own that keeps it out of version control.

@@ -136,7 +136,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
 pub(crate) fn go(global: &Global) -> Result<(), Failure> {
     let Some(directory) = global.directory.as_ref().filter(|_| global.seat.is_none()) else { return Ok(()) };
     std::env::set_current_dir(directory)
-        .map_err(|e| Failure::new(error::FILE, format!("cannot go to {}: {e}", directory.display())))
+        .map_err(|e| Failure::of_io(format!("cannot go to {}: {e}", directory.display()), &e))
 }
 
 /// Signals to this program, caught. A command in a seat has no terminal that could send any; those of the process are for

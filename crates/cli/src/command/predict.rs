@@ -147,7 +147,7 @@ impl Predict {
                 std::io::stdin()
                     .take(INPUT_BYTES_MAX)
                     .read_to_end(&mut text)
-                    .map_err(|e| Failure::new(error::FILE, format!("cannot read standard input: {e}")))?;
+                    .map_err(|e| Failure::of_io(format!("cannot read standard input: {e}"), &e))?;
                 actum_contract::canon::parse(&text)
                     .map_err(|e| Failure::new(error::INPUT, format!("standard input is no JSON: {e}")))?
             }

@@ -140,7 +140,7 @@ impl Sandbox {
         let mut config = project.config()?.sandbox.clone();
         config.hosts.extend(self.resolve.iter().cloned());
         let here = std::env::current_dir().and_then(std::fs::canonicalize);
-        let folder = here.map_err(|e| Failure::new(error::FILE, format!("cannot tell the current folder: {e}")))?;
+        let folder = here.map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
         let write = found(&self.write)?;
         let level = match self.net {
             None | Some(NetworkLevel::Offline) if !self.allow.is_empty() && self.net.is_none() => NetworkLevel::Api,
@@ -244,7 +244,7 @@ impl Drop for TerminalSettings {
 fn found(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let one = |path: &PathBuf| {
         std::fs::canonicalize(path)
-            .map_err(|e| Failure::new(error::FILE, format!("cannot grant {}: {e}", path.display())))
+            .map_err(|e| Failure::of_io(format!("cannot grant {}: {e}", path.display()), &e))
     };
     paths.iter().map(one).collect()
 }
@@ -253,7 +253,7 @@ fn found(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 fn denied(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let one = |path: &PathBuf| {
         std::fs::canonicalize(path).map_err(|e| {
-            Failure::new(error::FILE, format!("cannot deny {}: {e}", path.display()))
+            Failure::of_io(format!("cannot deny {}: {e}", path.display()), &e)
                 .hint("only what is there can be denied; what is granted nowhere needs no denying")
         })
     };

@@ -110,7 +110,7 @@ impl Serve {
             purses: Mutex::default(),
         });
         let cannot = |e: std::io::Error| {
-            let failure = Failure::new(error::FILE, format!("cannot listen on {}: {e}", self.listen));
+            let failure = Failure::of_io(format!("cannot listen on {}: {e}", self.listen), &e);
             failure.hint("`--listen 127.0.0.1:0` takes any port that is free")
         };
         let listener = TcpListener::bind(self.listen).map_err(cannot)?;

@@ -168,7 +168,7 @@ impl Thaw {
             Ok(mut entries) => entries.next().is_none(),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
             Err(e) => {
-                return Err(Failure::new(error::FILE, format!("cannot look into {}: {e}", self.dir.display())));
+                return Err(Failure::of_io(format!("cannot look into {}: {e}", self.dir.display()), &e));
             }
         };
         let id = snapshot.id.to_hex();
@@ -385,7 +385,7 @@ pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep,
     let _still = workspace::lock(project, &opened, out)?;
     let open = Open::new(Project::at(project), out)?;
     // Most of it while others may still store; then, while nobody does, what has come since.
-    let (mut needed, begun_ms) = (Needed::default(), now_ms());
+    let (mut needed, begun_ms) = (Needed::default(), opened.blobs.clock_ms()?);
     needed.learn(&open, &Needed::ALL)?;
     let mut reach = |blobs: &Folder| -> Result<Kept, Failure> {
         needed.learn(&open, &Needed::UNDER_WAY)?;
@@ -396,7 +396,7 @@ pub(crate) fn sweep(project: &Project, limit: Limit, out: &Out) -> Result<Sweep,
         let mut kept = retain(&opened.workspace, blobs, &trees, &cost, limit)?;
         // And whatever was stored meanwhile, by runs that may be over by now; of who is at work, also what he stored before.
         let young_ms = if needed.is_busy { YOUNG_MS } else { 0 };
-        kept.contents.extend(blobs.written_since(begun_ms.saturating_sub(young_ms))?);
+        kept.contents.extend(blobs.stored_since(begun_ms.saturating_sub(young_ms))?);
         Ok(kept)
     };
     if limit.dry {

@@ -8,7 +8,7 @@ use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::checkpoint::{Checkpoint, origin};
 use actum_ledger::journal::{JournalError, Range};
-use actum_ledger::receipt::{Receipt, key_id};
+use actum_ledger::receipt::Receipt;
 use actum_ledger::verify::{Bad, Flaw, SignedHead, Walk};
 use actum_store::Store;
 use clap::Args;
@@ -20,7 +20,7 @@ use super::Ended;
 use super::ledger::Whose;
 use crate::document::Document;
 use crate::failure::Failure;
-use crate::key::Key;
+use crate::key::{Key, TrustedKeys};
 use crate::project::Project;
 use crate::seat::home_of;
 use crate::ui::{Out, count};
@@ -53,6 +53,8 @@ pub(crate) struct Finding {
     checkpoints: usize,
     /// Receipts whose heads were compared.
     receipts: usize,
+    /// Receipts that were not compared, because no trusted key has signed them.
+    receipts_unknown: usize,
     bad: Option<Bad>,
 }
 
@@ -117,14 +119,18 @@ pub(crate) enum Receipts {
     Ignored,
 }
 
-/// Returns the heads of a log that receipts in the folders of runs state, as far as a trusted key has signed them.
-fn signed_heads(project: &Project, tenant: &Tenant, log_name: &str) -> Vec<SignedHead> {
-    let keys = Key::known(project).unwrap_or_default();
+/// Returns the heads of a log that receipts in the folders of runs state, as far as a trusted key has signed them, and how many
+/// receipts are signed by keys that are not trusted.
+fn signed_heads(project: &Project, keys: &TrustedKeys, tenant: &Tenant, log_name: &str) -> (Vec<SignedHead>, usize) {
+    let mut unknown = 0;
     let runs = home_of(project.root(), tenant).join("runs");
     let read = |folder: std::fs::DirEntry| {
         let bytes = std::fs::read(folder.path().join("RECEIPT.json")).ok()?;
         let receipt = Receipt::read(&serde_json::from_slice(&bytes).ok()?).ok()?;
-        let key = keys.iter().find(|key| key_id(key) == receipt.key_id)?;
+        let Some(key) = keys.with_id(&receipt.key_id) else {
+            unknown += 1;
+            return None;
+        };
         receipt.verify(key).ok()?;
         let ledger = receipt.predicate().get("ledger")?;
         let text = |name: &str| ledger.get(name).and_then(Value::as_str);
@@ -135,7 +141,8 @@ fn signed_heads(project: &Project, tenant: &Tenant, log_name: &str) -> Vec<Signe
         let head = Digest::from_hex(text("head")?)?;
         Some(SignedHead { size, head, receipt: format!("the receipt of run {}", folder.file_name().display()) })
     };
-    std::fs::read_dir(runs).into_iter().flatten().flatten().filter_map(read).collect()
+    let heads = std::fs::read_dir(runs).into_iter().flatten().flatten().filter_map(read).collect();
+    (heads, unknown)
 }
 
 /// Walks one log against its head, the checkpoints kept in the store and those given by hand, and what receipts state.
@@ -147,9 +154,13 @@ pub(crate) async fn walk(
     receipts: Receipts,
 ) -> Result<Finding, Failure> {
     let log_name = origin(store.store_id(), &tenant);
-    let heads = match receipts {
-        Receipts::Compared => signed_heads(project, &tenant, &log_name),
-        Receipts::Ignored => Vec::new(),
+    let (heads, receipts_unknown) = match receipts {
+        Receipts::Compared => {
+            let rows = store.rows(&tenant, crate::key::announcements()).await.unwrap_or_default();
+            let keys = Key::known_by(project, &rows).unwrap_or_default();
+            signed_heads(project, &keys, &tenant, &log_name)
+        }
+        Receipts::Ignored => (Vec::new(), 0),
     };
     let receipts = heads.len();
     // Who may not read the key can still compare what the checkpoints say with the log.
@@ -205,7 +216,7 @@ pub(crate) async fn walk(
             },
         };
     }
-    Ok(Finding { tenant, entries, root, checkpoints: count, receipts, bad })
+    Ok(Finding { tenant, entries, root, checkpoints: count, receipts, receipts_unknown, bad })
 }
 
 impl Finding {
@@ -216,7 +227,7 @@ impl Finding {
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "tenant": self.tenant.as_str(), "valid": self.ok(), "entries": self.entries, "root": self.root,
-            "checkpoints": self.checkpoints, "receipts": self.receipts, "first_bad": self.bad.as_ref().map(bad_json),
+            "checkpoints": self.checkpoints, "receipts": self.receipts, "receipts_unknown": self.receipts_unknown, "first_bad": self.bad.as_ref().map(bad_json),
         })
     }
 
@@ -224,11 +235,15 @@ impl Finding {
         match &self.bad {
             Some(bad) => bad.to_string(),
             None => format!(
-                "ledger of {} holds: {}, {}, {}, root {}",
+                "ledger of {} holds: {}, {}, {}{}, root {}",
                 self.tenant,
                 count(self.entries, "entry", "entries"),
                 count(self.checkpoints as u64, "checkpoint", "checkpoints"),
                 count(self.receipts as u64, "receipt", "receipts"),
+                match self.receipts_unknown {
+                    0 => String::new(),
+                    unknown => format!(" ({unknown} more by keys that are not trusted)"),
+                },
                 self.root
             ),
         }

@@ -281,7 +281,7 @@ impl Archive {
             archive::write(&*blobs, tree, bytes_max, &mut Stdout(out))?;
             return Ok(0);
         };
-        let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()));
+        let cannot = |e: std::io::Error| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e);
         // Half an archive is none: it has its name once it is whole, and takes nobody else's.
         let aside = path.with_file_name(format!(".{}.{}", path.file_name().unwrap_or_default().display(), new_id()));
         let mut file = BufWriter::new(File::create_new(&aside).map_err(cannot)?);

@@ -134,7 +134,7 @@ fn token(file: Option<&Path>) -> Result<String, Failure> {
             let mut text = String::new();
             let limit = TOKEN_BYTES_MAX as u64 + 1;
             let read = std::fs::File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text));
-            read.map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", path.display())))?;
+            read.map_err(|e| Failure::of_io(format!("cannot read {}: {e}", path.display()), &e))?;
             text
         }
     };

@@ -296,7 +296,7 @@ fn read(path: &Path) -> Result<Document, Failure> {
         true => std::io::stdin().lock().take(bytes_max).read_to_end(&mut text),
         false => std::fs::File::open(path).and_then(|file| file.take(bytes_max).read_to_end(&mut text)),
     };
-    read.map_err(|e| Failure::new(error::FILE, format!("cannot read {name}: {e}")))?;
+    read.map_err(|e| Failure::of_io(format!("cannot read {name}: {e}"), &e))?;
     if text.len() > BODY_BYTES_MAX {
         let message = format!("{name} is larger than {BODY_BYTES_MAX} bytes, which is all that a server takes at once");
         return Err(Failure::new(error::FILE, message).hint("make several files of it"));

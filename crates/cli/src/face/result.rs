@@ -78,6 +78,15 @@ const RESULTS: &[(&[&str], Made)] = &[
     (&["tool", "list"], || list("tools", any_object())),
     (&["adapter", "list"], || list("adapters", any_object())),
     (&["approvals", "list"], || list("approvals", any_object())),
+    (&["approvals", "show"], || {
+        object(
+            &["id", "state", "tool_id", "wants"],
+            json!({
+                "id": {"type": "string"}, "state": {"type": "string"}, "tool_id": {"type": "string"},
+                "wants": {"type": "array", "items": {"type": "string"}}, "call": {"type": ["object", "null"]},
+            }),
+        )
+    }),
     (&["signature", "list"], || list("signatures", any_object())),
     (&["artifact", "list"], || list("artifacts", any_object())),
     (&["pointer", "list"], || list("pointers", any_object())),

@@ -56,7 +56,7 @@ pub(crate) fn sweep() {
 
 impl Drawer {
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
-        let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("the content cannot be kept: {e}"));
+        let cannot = |e: std::io::Error| Failure::of_io(format!("the content cannot be kept: {e}"), &e);
         let folder = match &self.0 {
             Some(folder) => folder.clone(),
             None => {

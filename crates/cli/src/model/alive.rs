@@ -35,7 +35,7 @@ impl Alive {
             fs::rename(&aside, &path)?;
             Ok(file)
         };
-        let file = made().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))?;
+        let file = made().map_err(|e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e))?;
         Ok(Self { path, _file: file })
     }
 }

@@ -118,7 +118,7 @@ impl Recorded {
         let text = serde_json::to_string_pretty(&file).unwrap_or_default();
         let aside = path.with_extension(format!("{}.new", new_id()));
         let written = fs::write(&aside, text + "\n").and_then(|()| fs::rename(&aside, path));
-        written.map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
+        written.map_err(|e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e))
     }
 }
 
@@ -158,7 +158,7 @@ struct Growing {
 impl Recording {
     /// Adds to a file of lines; makes it if there is none.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display()));
+        let cannot = |e: std::io::Error| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e);
         let is_old = fs::metadata(path).is_ok_and(|known| known.len() > 0);
         let mut bytes = 0;
         if is_old {

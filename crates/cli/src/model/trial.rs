@@ -457,7 +457,7 @@ impl Turn {
             }
             Ok(file)
         };
-        let cannot = |e: std::io::Error| Failure::new(error::FILE, format!("cannot use {}: {e}", path.display()));
+        let cannot = |e: std::io::Error| Failure::of_io(format!("cannot use {}: {e}", path.display()), &e);
         Ok(Self { _file: taken().map_err(cannot)? })
     }
 }

@@ -152,7 +152,7 @@ impl Book {
             file.write_all(b"call\n")?;
             file.sync_data()
         };
-        note().map_err(|e| Failure::new(error::FILE, format!("a call cannot be noted: {e}")))
+        note().map_err(|e| Failure::of_io(format!("a call cannot be noted: {e}"), &e))
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {

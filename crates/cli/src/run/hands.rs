@@ -182,6 +182,10 @@ impl RunHands {
         if let Some(before) = self.repeats {
             return Ok(Event::Frozen { before: before.to_hex(), commit: None });
         }
+        // Known before the agent is paid. A draft is published by another command, maybe after a repair.
+        if self.facts.agreement.shared.is_none() && !self.facts.agreement.draft {
+            self.workspace.check_publishing()?;
+        }
         let now = self.ground()?;
         let item = &self.facts.agreement.work_item;
         if let Some(planned) = self.facts.agreement.lineage.snapshot.as_ref().and_then(|id| Digest::from_hex(id))

@@ -164,6 +164,7 @@ impl RunHands {
         let stops = Arc::new(Stops::default());
         let purse = Purse::new(&shop.spend, &shop.tenant, self.who());
         let mut setting = Setting::new(shelf, purse, shop.home.clone(), shop.sandbox.clone(), spawner, ground, stops)?;
+        setting.folder = self.facts.agreement.folder;
         setting.programs = Arc::clone(&shop.tool_programs);
         setting.results = Arc::clone(&self.results);
         setting.session = Some(self.facts.run.clone());

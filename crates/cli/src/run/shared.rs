@@ -143,7 +143,7 @@ impl RunHands {
             };
             let Some(path) = own.filter(|path| !is_too_long(path)) else { continue };
             let bytes = fs::read(&path)
-                .map_err(|e| Failure::new(error::FILE, format!("cannot read {}: {e}", path.display())))?;
+                .map_err(|e| Failure::of_io(format!("cannot read {}: {e}", path.display()), &e))?;
             let digest = Digest::blake3(&bytes);
             batch.put(digest, &bytes)?;
             files.insert(name.to_owned(), digest.to_hex().into());

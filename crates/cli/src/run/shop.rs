@@ -368,7 +368,7 @@ impl Shop {
     /// A folder that holds nothing: where a workspace that no machine has would be.
     pub(super) fn no_folder(&self) -> Result<OpenFolder, Failure> {
         let folder = self.home.join("shared");
-        let unwritable = |e| Failure::new(error::FILE, format!("cannot make {}: {e}", folder.display()));
+        let unwritable = |e| Failure::of_io(format!("cannot make {}: {e}", folder.display()), &e);
         fs::create_dir_all(&folder).map_err(unwritable)?;
         crate::folder::open_named(&folder)
     }
@@ -455,7 +455,7 @@ fn workers(home: &Path) -> PathBuf {
 /// A worker's own file, locked as long as it lives.
 fn enter(home: &Path) -> Result<(String, File), Failure> {
     let folder = workers(home);
-    let unwritable = |e: std::io::Error| Failure::new(error::FILE, format!("cannot write {}: {e}", folder.display()));
+    let unwritable = |e: std::io::Error| Failure::of_io(format!("cannot write {}: {e}", folder.display()), &e);
     fs::create_dir_all(&folder).map_err(unwritable)?;
     let owner = format!("worker-{}-{}", std::process::id(), new_id());
     // It gets its name when it is locked: nobody ever sees a living worker's file free.

@@ -15,7 +15,7 @@ use actum_contract::tool::{
     Adapter, DataAccess, Entry, Interface, Narrowed, Transform, TransformKind, check_chain, narrow,
 };
 use actum_ledger::registry::{Kind, Status};
-use actum_sandbox::{Spawner, open_beneath, path_of};
+use actum_sandbox::{Spawner, open_unlinked, path_of};
 use serde_json::{Map, Value, json};
 
 use super::cache::{self, Kept, Results};
@@ -58,6 +58,8 @@ pub(crate) struct Setting {
     pub http: Http,
     pub servers: Servers,
     pub ground: Ground,
+    /// Which folder the workspace of a run is, if that was agreed on.
+    pub folder: Option<FolderId>,
     pub stops: Arc<Stops>,
     pub programs: Programs,
     pub results: Arc<Results>,
@@ -128,6 +130,7 @@ impl Setting {
             config,
             spawner,
             ground,
+            folder: None,
             stops,
             programs: Programs::default(),
             results: Arc::default(),
@@ -348,6 +351,7 @@ impl Setting {
             spawner: Arc::clone(&self.spawner),
             config: self.config.clone(),
             ground: self.ground_of(tool),
+            folder: self.folder,
             tool: tool.clone(),
             stops: Arc::clone(&self.stops),
             programs: Arc::clone(&self.programs),
@@ -517,7 +521,9 @@ impl Setting {
         let roots = match &self.ground {
             // As a cell is given them: what a link leads to, not the link.
             Ground::Folder(at) => {
-                let real = |path: &String| open_beneath(at, &at.join(path)).and_then(|file| path_of(&file)).ok();
+                let real = |path: &String| {
+                    open_unlinked(at, Path::new(path), self.folder).and_then(|file| path_of(&file)).ok()
+                };
                 let real: Vec<PathBuf> = tool.scope.filesystem.iter().filter_map(real).collect();
                 return cache::state_of(&real);
             }
@@ -557,6 +563,17 @@ impl Setting {
         Some((cache::key(&parts)?, files.map(|(state, _)| state)))
     }
 
+    /// Whether programs of a call get secrets and the run's workspace: earlier runs may have published a makefile or a
+    /// configuration there that such a program would obey.
+    fn is_secret_beside_results(&self, chosen: &Chosen) -> bool {
+        let tool = &chosen.tool.is;
+        let is_program = |one: &Found<Adapter>| !matches!(one.is.interface, Interface::Api(_));
+        !matches!(self.ground, Ground::Folder(_))
+            && tool.scope.data_access == DataAccess::Read
+            && tool.secrets.keys().any(|name| tool.is_variable(name))
+            && chosen.chain.iter().any(is_program)
+    }
+
     /// What waits for a person: levels that do, more than was granted, and the first use where that was wanted.
     fn approve(
         &self,
@@ -570,6 +587,9 @@ impl Setting {
         let mut wants: Vec<String> = spending.and_then(Spending::wants).into_iter().collect();
         if tool.scope.elevated {
             wants.push("filesystem elevated".to_owned());
+        }
+        if self.is_secret_beside_results(chosen) {
+            wants.push("secrets beside files that runs have published".to_owned());
         }
         if chosen.narrowed.iter().any(|one| one.sandbox.network.level == NetworkLevel::Open) {
             wants.push("network open".to_owned());

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use actum_adapters::{Cells, Job, NotRun, Ran, Session};
 use actum_contract::digest::Digest;
 use actum_contract::execution::{End, FilesystemLevel, GRACE_MS, Redactor, STDERR_BYTES_MAX};
+use actum_contract::folder::FolderId;
 use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
-use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, path_of};
+use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, open_unlinked, path_of};
 use serde_json::{Map, Value, json};
 
 use super::injection::{self, TrustBundle};
@@ -194,6 +195,8 @@ pub(crate) struct ToolCells {
     pub spawner: Arc<Spawner>,
     pub config: SandboxConfig,
     pub ground: Ground,
+    /// Which folder the workspace is, if that was agreed on.
+    pub folder: Option<FolderId>,
     pub tool: Entry,
     pub stops: Arc<Stops>,
     pub programs: Programs,
@@ -216,9 +219,9 @@ impl ToolCells {
         if self.tool.scope.data_access != DataAccess::None {
             for name in &self.tool.scope.filesystem {
                 let path = match &self.ground {
-                    Ground::Folder(_) => match open_beneath(&root, &root.join(name)).and_then(|file| path_of(&file)) {
-                        Ok(path) => path,
-                        Err(_) => continue,
+                    Ground::Folder(_) => match self.open_scope(name)? {
+                        Some(path) => path,
+                        None => continue,
                     },
                     _ if name == "." => root.clone(),
                     _ => root.join(name),
@@ -274,6 +277,21 @@ impl ToolCells {
         Ok((planned, bundle))
     }
 
+    /// Returns where a path of the tool's scope is in the workspace; None if there is nothing. A run may have put a link there, or
+    /// in the place of the workspace itself: no link is followed.
+    fn open_scope(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
+        let root = self.ground.at();
+        match open_unlinked(root, Path::new(name), self.folder).and_then(|file| path_of(&file)) {
+            Ok(path) => Ok(Some(path)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => {
+                let message = format!("{} cannot use {name} of {}: {e}", self.tool.tool_id, root.display());
+                Err(Failure::new(actum_api::error::EXECUTION_REFUSED, message)
+                    .hint("a tool sees files and folders of its scope only, and no links to them"))
+            }
+        }
+    }
+
     /// A tool that may write to an agent's copy runs what the agent has left there: a makefile, a configuration, a hook. It gets
     /// no secret that such a program could read.
     fn refuse_bare_secrets(&self, job: &Job) -> Result<(), Failure> {
@@ -286,7 +304,7 @@ impl ToolCells {
                     self.tool.tool_id
                 );
                 Err(Failure::new(actum_api::error::EXECUTION_REFUSED, message).hint(
-                    "add the secret to requests instead: `inject` of the tool; or give the tool `data_access: read`",
+                    "add the secret to requests instead: `inject` of the tool; or give the tool `data_access: none`",
                 ))
             }
             _ => Ok(()),

@@ -158,5 +158,5 @@ fn write(path: &PathBuf, value: &Value) -> Result<(), Failure> {
         std::fs::write(&beside, format!("{text}\n"))?;
         std::fs::rename(&beside, path)
     };
-    write().map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))
+    write().map_err(|e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e))
 }

@@ -104,7 +104,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Read>, Failure> {
 }
 
 fn gather(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let unreadable = |e: std::io::Error| Failure::new(error::FILE, format!("cannot read {}: {e}", folder.display()));
+    let unreadable = |e: std::io::Error| Failure::of_io(format!("cannot read {}: {e}", folder.display()), &e);
     let mut entries: Vec<_> = std::fs::read_dir(folder).map_err(unreadable)?.flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {

@@ -68,7 +68,7 @@ fn recorded(actum: &Program) -> Vec<String> {
 
 /// A worker whose clock differs from the submitter's: it executes the run, or refuses to begin and changes nothing.
 fn worker_skew(is_shared: bool) {
-    for seconds in [-0.05, -0.3, -3.0, 0.3, 3.0, -3600.0, 3600.0, -86_400.0, 86_400.0] {
+    for seconds in [-0.05, 0.05, -0.3, -3.0, 0.3, 3.0, -3600.0, 3600.0, -86_400.0, 86_400.0] {
         let case = format!("{seconds:+} s");
         let actum = one("echo x >> lines", is_shared);
         let before = read(actum.folder());
@@ -208,6 +208,48 @@ fn clock_that_jumps_at_any_place_of_a_run_changes_nothing() {
 fn clock_that_jumps_at_any_place_of_a_run_changes_nothing_on_postgres() {
     clock_that_jumps_at_any_place(true, 4.0);
     clock_that_jumps_at_any_place(true, -4.0);
+}
+
+/// The clock of one process jumps at each named place of a run, far beyond the bound: what has begun goes on by the store's
+/// times, and ends as if nothing had happened.
+fn clock_that_jumps_within_a_process(is_shared: bool, seconds: f64) {
+    for place in actum_engine::CRASH_POINTS {
+        let case = format!("a step of {seconds:+} s at {place}");
+        let actum = if is_shared { actum().on_store(&shared_url()) } else { actum() };
+        define(&actum, "echo $1 >> lines");
+        actum.file("work.yaml", ONE.replace("agent_id: b", "agent_id: a"));
+        let (offset, go_on) = (actum.folder().with_extension("offset"), actum.folder().with_extension("go-on"));
+        fs::write(&offset, "+0\n").unwrap();
+        let mut env = stepped(&offset);
+        env.push(("ACTUM_CRASH_AT".into(), (*place).to_owned()));
+        env.push(("ACTUM_CRASH_UNTIL".into(), go_on.display().to_string()));
+        let mut running = actum.start(&["run", "--json", "work.yaml"], &pairs(&env));
+        assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")), "{case}");
+        fs::write(&offset, format!("{seconds:+}\n")).unwrap();
+        fs::write(&go_on, "").unwrap();
+        let (code, lines, errors) = running.finish();
+        assert_eq!(code, 0, "{case}: {lines:?} {errors:?}");
+        let shown: Value = serde_json::from_str(&lines.concat()).unwrap();
+        check(&actum, shown["runs"][0]["run_id"].as_str().unwrap(), &case);
+        assert!(recorded(&actum).is_sorted(), "{case}: {:?}", recorded(&actum));
+        assert_eq!(fs::read_to_string(actum.path("lines")).unwrap(), "one\ntwo\n", "{case}");
+        check_project(&actum, &case);
+        for file in [&offset, &go_on] {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+#[test]
+fn clock_that_jumps_a_day_within_a_process_changes_nothing() {
+    clock_that_jumps_within_a_process(false, -86_400.0);
+    clock_that_jumps_within_a_process(false, 86_400.0);
+}
+
+#[test]
+fn clock_that_jumps_a_day_within_a_process_changes_nothing_on_postgres() {
+    clock_that_jumps_within_a_process(true, -86_400.0);
+    clock_that_jumps_within_a_process(true, 86_400.0);
 }
 
 /// Daylight saving and leap seconds: times are instants, so a zone changes nothing, and a leap second is refused as text.

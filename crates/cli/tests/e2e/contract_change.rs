@@ -266,3 +266,41 @@ fn unsupported_contract_is_left_by_a_fork() {
     assert_eq!(actum.run(&["gate", &forked]).code, 0);
     assert!(actum.path("file").exists());
 }
+
+/// The finished steps that a fork took along mean what the source's contract says: that one is compared as well.
+#[test]
+fn altered_contract_of_a_forks_source_is_refused() {
+    for (case, alteration) in ALTERATIONS {
+        let actum = ten_steps(4);
+        let (_, failed) = one(&actum, item("i", "a"), &["--set", "maxFilesPerStep=2"]);
+        let source = id(&failed);
+        let forked = actum.run(&["resume", "--json", &source, "--fork", "--set", "maxFilesPerStep=3"]);
+        assert_eq!(forked.code, 1, "it fails at the same step: {}", forked.stdout);
+        let fork = id(&forked.json()["runs"][0]);
+        alter(&actum, &source, alteration);
+        fs::remove_file(actum.path("stop-at")).unwrap();
+        actum.run(&["resume", "--json", &fork]);
+        let shown = status(&actum, &fork);
+        assert_eq!(shown["error"]["code"], "CONTRACT_MISMATCH", "{case}: {shown}");
+        assert!(shown["error"]["message"].as_str().unwrap().contains(&source), "{case}: {shown}");
+        assert!(!actum.path("lines").exists(), "{case}");
+    }
+}
+
+/// So is a change of the contract that stands in the run's journal.
+#[test]
+fn altered_change_of_a_contract_in_the_journal_is_refused() {
+    let actum = ten_steps(4);
+    let (_, failed) = one(&actum, item("i", "a"), &["--set", "maxFilesPerStep=2"]);
+    let run = id(&failed);
+    let changed = actum.run(&["resume", &run, "--override-execution-config", "--set", "maxFilesPerStep=3"]);
+    assert_eq!(changed.code, 1, "it fails at the same step: {}", changed.stdout);
+    let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+    let sql = "UPDATE run_event SET body = replace(body, '\"maxFilesPerStep\":2', '\"maxFilesPerStep\":9')
+               WHERE kind = 'contract_changed'";
+    assert_eq!(database.execute(sql, []).unwrap(), 1);
+    fs::remove_file(actum.path("stop-at")).unwrap();
+    actum.run(&["resume", "--json", &run]);
+    assert_eq!(status(&actum, &run)["error"]["code"], "CONTRACT_MISMATCH", "{}", status(&actum, &run));
+    assert!(!actum.path("lines").exists());
+}

@@ -131,6 +131,37 @@ fn damaged_run_does_not_block_the_others() {
     assert!(actum.path("two").exists() && !actum.path("one").exists());
 }
 
+/// A row whose state is unknown, or a journal that has lost events, is found and hides no other run.
+#[test]
+fn run_with_an_unknown_state_or_lost_events_is_found() {
+    let actum = project(&[("a", "echo x > $ACTUM_WORK_ITEM_ID")]);
+    let (_, first) = one(&actum, item("one", "a"), &[]);
+    let (_, second) = one(&actum, item("two", "a"), &[]);
+    let database = database(&actum);
+    database.pragma_update(None, "ignore_check_constraints", true).unwrap();
+    assert_eq!(database.execute("UPDATE run SET state = 'lost' WHERE id = ?1", [id(&first)]).unwrap(), 1);
+    let listed = asked(&actum, &["list", "--json"]);
+    let row = |run: &str| listed["runs"].as_array().unwrap().iter().find(|row| row["run_id"] == run).cloned().unwrap();
+    assert_eq!((&row(&id(&first))["damaged"], &row(&id(&second))["state"]), (&json!(true), &json!("succeeded")));
+    assert_eq!(actum.run(&["status"]).code, 0);
+    let damaged = || actum.run(&["store", "check", "--json"]);
+    assert!(damaged().code == 1 && damaged().stdout.contains("1 of 2 runs"), "{}", damaged().stdout);
+    let lost = "DELETE FROM run_event WHERE run = (SELECT n FROM run WHERE id = ?1) AND n = 3";
+    assert_eq!(database.execute(lost, [id(&second)]).unwrap(), 1);
+    assert!(damaged().stdout.contains("2 of 2 runs"), "{}", damaged().stdout);
+}
+
+/// An undone result leaves the history: the same result may be produced again.
+#[test]
+fn undone_result_may_be_produced_again() {
+    let actum = project(&[("a", "echo x > made")]);
+    let (_, done) = one(&actum, item("i", "a"), &[]);
+    assert_eq!(actum.run(&["undo", &id(&done)]).code, 0);
+    let (ended, again) = one(&actum, item("i", "a"), &[]);
+    assert_eq!((ended.code, &again["status"]), (0, &json!("success")), "{again}");
+    assert!(actum.path("made").exists());
+}
+
 #[test]
 fn status_logs_and_diff_say_what_happened() {
     let actum = project(&[("bad", "printf '{' > broken.json"), ("good", "echo x > x; echo y > y")]);

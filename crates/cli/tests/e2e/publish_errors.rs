@@ -110,6 +110,82 @@ fn failing_syncs_while_publishing_leave_no_mixed_folder() {
 }
 
 #[test]
-fn failing_writes_of_new_contents_leave_no_mixed_folder() {
+fn failing_opens_while_publishing_leave_no_mixed_folder() {
     publishing_survives("openat", &["150", "180", "210", "240", "270"]);
+}
+
+#[test]
+fn failing_writes_while_publishing_leave_no_mixed_folder() {
+    // The first writes are the command's own preparations, then come contents, journal and records.
+    publishing_survives("write", &["20", "30", "40", "50", "60", "40+", "60+"]);
+}
+
+#[test]
+fn failing_data_syncs_while_publishing_leave_no_mixed_folder() {
+    publishing_survives("fdatasync", &["1", "2", "3", "1+", "2+"]);
+}
+
+#[test]
+fn failing_folders_and_removals_while_publishing_leave_no_mixed_folder() {
+    publishing_survives("mkdirat", &["1", "2", "3", "1+"]);
+    publishing_survives("unlinkat", &["1", "2", "5", "1+"]);
+}
+
+/// `undo` is a publication too: an error in it leaves the result in place or takes it back, never half of it.
+#[test]
+fn failing_undo_leaves_no_mixed_folder() {
+    let mut failed = 0;
+    for (n, (call, place)) in [("renameat2", "2"), ("renameat2", "17+"), ("write", "40"), ("fsync", "3"), ("rename", "2+")]
+        .into_iter()
+        .enumerate()
+    {
+        let (errno, reason) = REASONS[n % REASONS.len()];
+        let (actum, run) = with_draft();
+        let before = read(actum.folder());
+        assert_eq!(actum.run(&["apply", &run]).code, 0);
+        let case = format!("{call} fails with {errno} at {place}");
+        let undone = run_with_fault(&actum, &["undo", "--json", &run], call, errno, place);
+        if undone.code != 0 {
+            failed += 1;
+            assert!(undone.stderr.to_lowercase().contains(reason), "{case}: {}", undone.stderr);
+            status(&actum, &run);
+            if is_new(&actum) {
+                let again = actum.run(&["undo", "--json", &run]);
+                assert_eq!(again.code, 0, "{case}: {}", again.stderr);
+            }
+        }
+        assert_eq!(read(actum.folder()), before, "{case}");
+    }
+    assert!(failed > 0, "no call failed");
+}
+
+/// A run whose publication meets an error ends with the error's reason, or waits for a machine that can; its folder is
+/// whole, and it can be resumed.
+#[test]
+fn run_that_cannot_publish_says_why_and_leaves_a_whole_folder() {
+    for (call, errno, place, reason) in [
+        ("renameat2", "EDQUOT", "4+", "quota exceeded"),
+        ("renameat2", "EROFS", "1+", "read-only file system"),
+        ("renameat2", "EIO", "9", "input/output error"),
+    ] {
+        let actum = project(&[("a", "for n in $(seq 20); do echo new > file-$n; done; rm gone-*; echo new > added")]);
+        (1..=20).for_each(|n| actum.file(&format!("file-{n}"), "old\n"));
+        (21..=FILES).for_each(|n| actum.file(&format!("gone-{n}"), "old\n"));
+        actum.file("work.json", with(item("i", "a"), "constraints", json!({"max_files": 100})).to_string());
+        let arguments = ["run", "--json", "--set", "maxFilesPerStep=100", "work.json"];
+        let ran = run_with_fault(&actum, &arguments, call, errno, place);
+        let case = format!("{call} fails with {errno} at {place}: {}{}", ran.stdout, ran.stderr);
+        if ran.code != 0 {
+            let said = format!("{}{}", ran.stdout, ran.stderr).to_lowercase();
+            assert!(said.contains(reason), "{case}");
+        }
+        let listed = actum.run(&["list", "--json"]).json();
+        let run = id(&listed["runs"][0]);
+        let published = is_new(&actum);
+        assert_eq!(status(&actum, &run)["state"] == "succeeded", published, "{case}");
+        if !published {
+            assert_eq!(actum.run(&["resume", &run]).code, 0, "{case}");
+            assert!(is_new(&actum), "{case}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! A worker over many runs: open files, packs and memory stay flat. `ACTUM_SOAK_RUNS=5000` for the long one.
+//! A worker over many runs: open files, packs and memory stay flat. `cargo xtask test --long` makes it 5,000.
 
 use std::fs;
 

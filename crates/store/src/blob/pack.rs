@@ -39,6 +39,12 @@ pub(super) struct Pack {
     index: Vec<u8>,
 }
 
+/// When the file system says that a file was last written, in milliseconds.
+pub(super) fn modified_ms(found: &std::fs::Metadata) -> u64 {
+    let since = found.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since.and_then(|since| u64::try_from(since.as_millis()).ok()).unwrap_or_default()
+}
+
 /// Packs that this process keeps open, over all folders. Most packs are read once.
 const OPEN_MAX: usize = 64;
 
@@ -262,6 +268,11 @@ pub(super) struct Reader {
 }
 
 impl Pack {
+    /// When the file system says that this pack was stored. A pack that was removed meanwhile counts as new.
+    pub(super) fn stored_ms(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(u64::MAX, |found| modified_ms(&found))
+    }
+
     pub(super) fn reader(&self, place: Place) -> io::Result<Reader> {
         Ok(Reader { file: opened(&self.path)?, at: place.offset, end: place.offset.saturating_add(place.bytes) })
     }

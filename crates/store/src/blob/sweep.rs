@@ -69,11 +69,28 @@ impl Folder {
         Ok(Swept { contents: dead.len() as u64, bytes, bytes_left: all.saturating_sub(bytes) })
     }
 
+    /// The clock of the file system that holds the folder: the one that stamps its packs.
+    pub fn clock_ms(&self) -> Result<u64, BlobError> {
+        let path = self.path.join("clock");
+        let stamped = OpenOptions::new().write(true).create(true).truncate(true).open(&path).and_then(|mut file| {
+            std::io::Write::write_all(&mut file, b"\n")?;
+            file.metadata()
+        });
+        stamped.map(|found| pack::modified_ms(&found)).map_err(io_error("write", &path))
+    }
+
     /// Contents of packs that were begun at this moment or later: their names say when.
     pub fn written_since(&self, since_ms: u64) -> Result<HashSet<Digest>, BlobError> {
-        let begun = |id: &str| u64::from_str_radix(id.get(..TIME_DIGITS).unwrap_or_default(), 16).unwrap_or(u64::MAX);
         let packs = self.rescan()?;
-        let young = packs.iter().filter(|pack| begun(&pack.id) >= since_ms);
+        let young = packs.iter().filter(|pack| begun_ms(pack) >= since_ms);
+        Ok(young.flat_map(|pack| pack.entries()).map(|(digest, _)| digest).collect())
+    }
+
+    /// Contents of packs that were begun or stored at this moment or later, by [`Self::clock_ms`]: a pack's name holds the time
+    /// of its writer, whose clock may be behind.
+    pub fn stored_since(&self, since_ms: u64) -> Result<HashSet<Digest>, BlobError> {
+        let packs = self.rescan()?;
+        let young = packs.iter().filter(|pack| begun_ms(pack) >= since_ms || pack.stored_ms() >= since_ms);
         Ok(young.flat_map(|pack| pack.entries()).map(|(digest, _)| digest).collect())
     }
 
@@ -232,6 +249,10 @@ fn joined_id(packs: &[Arc<Pack>]) -> String {
         (Some(time), Some(rest)) => format!("{time}{rest}"),
         _ => fresh,
     }
+}
+
+fn begun_ms(pack: &Pack) -> u64 {
+    u64::from_str_radix(pack.id.get(..TIME_DIGITS).unwrap_or_default(), 16).unwrap_or(u64::MAX)
 }
 
 fn is_condemned(pack: &Pack, living: &HashSet<Digest>, many: bool, how: Thoroughness) -> bool {

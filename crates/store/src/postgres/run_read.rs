@@ -173,8 +173,12 @@ pub(super) fn state_of(row: &Row, column: usize) -> Result<RunState, JournalErro
     RunState::named(word).ok_or_else(|| JournalError::Damaged(format!("a run has the unknown state {word:?}")))
 }
 
+/// A row that is damaged, by an unknown state or a lost text, is a failed run without metadata: it is shown as damaged, and
+/// does not hide the others.
 pub(super) fn run_of(row: &Row) -> Result<Run, JournalError> {
     let number = |column: usize| row.get::<_, i64>(column) as u64;
+    let state = RunState::named(row.get(6));
+    let metadata = row.get::<_, Option<String>>(16).filter(|_| state.is_some());
     Ok(Run {
         tenant: Tenant::new(row.get::<_, String>(0))
             .map_err(|e| JournalError::Damaged(format!("a tenant's name {e}")))?,
@@ -183,7 +187,7 @@ pub(super) fn run_of(row: &Row) -> Result<Run, JournalError> {
         item: row.get(3),
         robot: row.get(4),
         place: row.get(5),
-        state: state_of(row, 6)?,
+        state: state.unwrap_or(RunState::Failed),
         attempt: number(7),
         epoch: number(8),
         version: number(9),
@@ -193,8 +197,7 @@ pub(super) fn run_of(row: &Row) -> Result<Run, JournalError> {
         cancel: row.get(13),
         created_ms: row.get(14),
         updated_ms: row.get(15),
-        // Missing only if the row was damaged: that run is refused, the others go on.
-        metadata: row.get::<_, Option<String>>(16).unwrap_or_default(),
+        metadata: metadata.unwrap_or_default(),
         outcome: row.get(17),
     })
 }

@@ -21,7 +21,7 @@ use crate::retention::{Forget, Forgotten, Queue};
 use crate::spend::AUTHORIZATION;
 use crate::sqlite::Copy;
 use crate::upkeep::{
-    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, counted_runs, make_private,
+    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, counted_runs, known_states, make_private,
     walk_of,
 };
 use crate::{crash, tree};
@@ -84,10 +84,17 @@ impl Upkeep for Postgres {
 
     fn check_runs(&self) -> Work<'_, Check> {
         Box::pin(async move {
-            let sql = "SELECT count(*), count(*) - count(t.id) FROM run r
-                LEFT JOIN run_text t ON t.tenant = r.tenant AND t.id = r.id";
+            // A run is whole if its texts are there, its state is known and its journal has as many events as it says.
+            let sql = format!(
+                "SELECT count(*), count(*) FILTER (WHERE t.id IS NULL OR r.state NOT IN ({}) OR r.version <> coalesce(e.n, 0))
+                 FROM run r
+                 LEFT JOIN run_text t ON t.tenant = r.tenant AND t.id = r.id
+                 LEFT JOIN (SELECT tenant, run, count(*) AS n FROM run_event GROUP BY tenant, run) e
+                 ON e.tenant = r.tenant AND e.run = r.id",
+                known_states()
+            );
             let client = self.pool.get().await.map_err(not_pooled)?;
-            let row = client.query_one(sql, &[]).await.map_err(failed)?;
+            let row = client.query_one(&sql, &[]).await.map_err(failed)?;
             Ok(counted_runs((row.get(0), row.get(1))))
         })
     }

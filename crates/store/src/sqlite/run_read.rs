@@ -131,8 +131,12 @@ pub(super) fn state_of(row: &Row<'_>, column: usize) -> Result<RunState, Journal
     RunState::named(&word).ok_or_else(|| JournalError::Damaged(format!("a run has the unknown state {word:?}")))
 }
 
+/// A row that is damaged, by an unknown state or a lost text, is a failed run without metadata: it is shown as damaged, and
+/// does not hide the others.
 pub(super) fn run_of(row: &Row<'_>) -> Result<Run, JournalError> {
     let number = |column: usize| get::<i64>(row, column).map(|n| n as u64);
+    let state = RunState::named(&get::<String>(row, 6)?);
+    let metadata = get::<Option<String>>(row, 16)?.filter(|_| state.is_some());
     Ok(Run {
         tenant: Tenant::new(get::<String>(row, 0)?)
             .map_err(|e| JournalError::Damaged(format!("a tenant's name {e}")))?,
@@ -141,7 +145,7 @@ pub(super) fn run_of(row: &Row<'_>) -> Result<Run, JournalError> {
         item: get(row, 3)?,
         robot: get(row, 4)?,
         place: get(row, 5)?,
-        state: state_of(row, 6)?,
+        state: state.unwrap_or(RunState::Failed),
         attempt: number(7)?,
         epoch: number(8)?,
         version: number(9)?,
@@ -151,8 +155,7 @@ pub(super) fn run_of(row: &Row<'_>) -> Result<Run, JournalError> {
         cancel: get(row, 13)?,
         created_ms: get(row, 14)?,
         updated_ms: get(row, 15)?,
-        // Missing only if the row was damaged: that run is refused, the others go on.
-        metadata: get::<Option<String>>(row, 16)?.unwrap_or_default(),
+        metadata: metadata.unwrap_or_default(),
         outcome: get(row, 17)?,
     })
 }
@@ -174,8 +177,10 @@ fn look_after(c: &Connection, held: &[Held]) -> rusqlite::Result<Vec<Renewed>> {
 fn counts(c: &Connection, tenant: &Tenant) -> Result<Vec<(RunState, Option<String>, u64)>, JournalError> {
     let sql = "SELECT state, count(*), count(error) FROM run WHERE tenant = ?1 GROUP BY state ORDER BY state";
     let states = all(c, sql, params![tenant.as_str()], |row| {
-        Ok((state_of(row, 0)?, get::<i64>(row, 1)? as u64, get::<i64>(row, 2)? as u64))
+        Ok((RunState::named(&get::<String>(row, 0)?), get::<i64>(row, 1)? as u64, get::<i64>(row, 2)? as u64))
     })?;
+    // `store check` counts rows whose state is unknown.
+    let states: Vec<_> = states.into_iter().filter_map(|(state, all, failed)| Some((state?, all, failed))).collect();
     let sql = "SELECT error, count(*) FROM run WHERE tenant = ?1 AND state = ?2 AND error IS NOT NULL
                GROUP BY error ORDER BY error";
     let mut found = Vec::new();

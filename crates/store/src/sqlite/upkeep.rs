@@ -11,7 +11,7 @@ use super::{Sqlite, failed, read, retention, rows, spend_read};
 use crate::crash;
 use crate::retention::{Forget, Forgotten, Queue};
 use crate::upkeep::{
-    Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, counted_runs, make_private, walk_of,
+    Check, PROJECTIONS, Projection, Upkeep, WALK_ENTRIES, audited, counted_runs, known_states, make_private, walk_of,
 };
 
 impl Upkeep for Sqlite {
@@ -60,8 +60,15 @@ impl Upkeep for Sqlite {
 
     fn check_runs(&self) -> Work<'_, Check> {
         Box::pin(async move {
-            let sql = "SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM run_text t WHERE t.n = run.n)) FROM run";
-            let counted = self.connect()?.query_row(sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+            // A run is whole if its texts are there, its state is known and its journal has as many events as it says.
+            let sql = format!(
+                "SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (SELECT 1 FROM run_text t WHERE t.n = run.n)
+                     OR state NOT IN ({})
+                     OR version <> (SELECT count(*) FROM run_event e WHERE e.run = run.n)
+                     ) FROM run",
+                known_states()
+            );
+            let counted = self.connect()?.query_row(&sql, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
             Ok(counted_runs(counted.map_err(failed)?))
         })
     }

@@ -35,7 +35,7 @@ pub(super) fn read(path: &Path, who: &Who) -> Result<Vec<Line>, Failure> {
         true => std::io::stdin().lock().take(INPUT_BYTES_MAX + 1).read_to_end(&mut text),
         false => std::fs::File::open(path).and_then(|file| file.take(INPUT_BYTES_MAX + 1).read_to_end(&mut text)),
     };
-    read.map_err(|e| Failure::new(error::FILE, format!("cannot read {name}: {e}")))?;
+    read.map_err(|e| Failure::of_io(format!("cannot read {name}: {e}"), &e))?;
     if text.len() as u64 > INPUT_BYTES_MAX {
         let message = format!("{name} is larger than {INPUT_BYTES_MAX} bytes");
         return Err(Failure::new(error::FILE, message).hint("make several files of it"));

@@ -312,6 +312,6 @@ fn sealed(open: &Open, receipt: &Value) -> Result<String, Failure> {
     let folder = open.project.folder()?.join("predictions");
     let path = folder.join(format!("{name}.json"));
     let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, format!("{envelope}\n")));
-    written.map_err(|e| Failure::new(error::FILE, format!("cannot write {}: {e}", path.display())))?;
+    written.map_err(|e| Failure::of_io(format!("cannot write {}: {e}", path.display()), &e))?;
     Ok(told_to(&open.tenant, open.project.root(), &path))
 }
