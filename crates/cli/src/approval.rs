@@ -55,8 +55,7 @@ impl Request<'_> {
 
 fn folder(home: &Path, state: &str) -> Result<PathBuf, Failure> {
     let folder = home.join("approvals").join(state);
-    fs::create_dir_all(&folder)
-        .map_err(|e| Failure::of_io(format!("cannot make {}: {e}", folder.display()), &e))?;
+    fs::create_dir_all(&folder).map_err(|e| Failure::of_io(format!("cannot make {}: {e}", folder.display()), &e))?;
     Ok(folder)
 }
 

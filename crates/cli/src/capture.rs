@@ -6,7 +6,6 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use actum_api::error;
 use actum_contract::digest::{Blake3, Digest};
 use actum_contract::execution::{
     Item, NetworkLevel, Redactor, STDERR_BYTES_MAX, STDOUT_BYTES_MAX, Sandbox, State, checklist,

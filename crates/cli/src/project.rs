@@ -32,8 +32,8 @@ impl Project {
         if let Some(seat) = &global.seat {
             return Ok(Self::seated(Arc::clone(seat)));
         }
-        let here = std::env::current_dir()
-            .map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
+        let here =
+            std::env::current_dir().map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
         let marked = |dir: &&Path| dir.join("actum.toml").is_file() || is_own(&dir.join(".actum"));
         let root = here.ancestors().find(marked).unwrap_or(&here).to_owned();
         Ok(Self { config: ActiveConfig::at(&root), root, store: named_store(global), seat: None })

@@ -9,7 +9,6 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use actum_api::error;
 use actum_contract::blob::Blobs as _;
 use actum_contract::crash;
 use actum_contract::digest::Digest;

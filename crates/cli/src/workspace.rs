@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::project::Project;
+use crate::project::{Project, is_inside};
 use crate::run::Open;
 use crate::ui::{Out, count};
 

@@ -421,8 +421,7 @@ impl State {
         // A conflict found before an act leaves the finished steps as they are: they fit once the files are restored.
         let keeps_steps = std::mem::take(&mut self.conflict_before_act);
         // What succeeded has nothing left to go on with.
-        let from_the_start =
-            !keeps_steps && verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
+        let from_the_start = !keeps_steps && verdict.code.as_deref().is_none_or(|code| FROM_THE_START.contains(&code));
         self.spent_ms = 0;
         self.set_backs.clear();
         (self.publishing, self.capsule, self.tested) = (None, None, None);

@@ -32,7 +32,9 @@ use std::process::Command;
 
 pub use capture::{Captured, Pipes, Room, Stream, Watched, watch};
 pub use cell::{Access, Cell, Ended, Grant, Identity, Kept, Limits, Network, Report, Source, Used, Wall, probe_cell};
-pub use collect::{find_program, make_beneath, move_beneath, open_beneath, open_unlinked, open_up, path_of, read_beneath};
+pub use collect::{
+    find_program, make_beneath, move_beneath, open_beneath, open_unlinked, open_up, path_of, read_beneath,
+};
 pub use detached::{Detached, serve as serve_detached};
 pub use egress::{Credential, Credentials, Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};

@@ -191,9 +191,8 @@ impl<'a> OpenedMount<'a> {
         let inner = layers.inner.iter().map(|inner| match inner {
             InnerMount::Overlay(layers) => Self::of_overlay(layers),
             InnerMount::File { from, at } => {
-                let how = OpenTreeFlags::OPEN_TREE_CLONE
-                    | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                    | OpenTreeFlags::AT_EMPTY_PATH;
+                let how =
+                    OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
                 let opened = openat2(rustix::fs::CWD, from, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve);
                 let cloned = opened.and_then(|opened| open_tree(&opened, "", how));
                 let from = cloned.map_err(|e| MountError::Layer(from.display().to_string(), e.into()))?;

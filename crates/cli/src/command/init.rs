@@ -3,7 +3,6 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 
-use actum_api::error;
 use clap::Args;
 use serde_json::json;
 
@@ -100,8 +99,8 @@ output_tokens = 16000                             # the most one answer may be
 
 impl Init {
     pub(crate) fn run(self, _global: &Global, out: &mut Out) -> Ended {
-        let here = std::env::current_dir()
-            .map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
+        let here =
+            std::env::current_dir().map_err(|e| Failure::of_io(format!("cannot tell the current folder: {e}"), &e))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found =
             AGENTS.iter().find(|(name, ..)| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()));

@@ -243,8 +243,7 @@ impl Drop for TerminalSettings {
 /// Paths as they are on the machine: absolute, and without links.
 fn found(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let one = |path: &PathBuf| {
-        std::fs::canonicalize(path)
-            .map_err(|e| Failure::of_io(format!("cannot grant {}: {e}", path.display()), &e))
+        std::fs::canonicalize(path).map_err(|e| Failure::of_io(format!("cannot grant {}: {e}", path.display()), &e))
     };
     paths.iter().map(one).collect()
 }

@@ -151,8 +151,7 @@ async fn rebuild(store: &Arc<dyn Store>, out: &mut Out) -> Ended {
 
 impl Backup {
     async fn run(self, project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
-        let cannot =
-            |e: std::io::Error| Failure::of_io(format!("cannot write {}: {e}", self.file.display()), &e);
+        let cannot = |e: std::io::Error| Failure::of_io(format!("cannot write {}: {e}", self.file.display()), &e);
         if self.file.exists() {
             let message = format!("{} exists already; name another file", self.file.display());
             return Err(Failure::new(error::FILE, message));

@@ -5,8 +5,6 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use actum_api::error;
-
 use crate::failure::Failure;
 
 fn folder(home: &Path) -> PathBuf {

@@ -142,8 +142,8 @@ impl RunHands {
                 LOGS.contains(&name) && fs::metadata(path).is_ok_and(|found| found.len() > LOG_BYTES_MAX)
             };
             let Some(path) = own.filter(|path| !is_too_long(path)) else { continue };
-            let bytes = fs::read(&path)
-                .map_err(|e| Failure::of_io(format!("cannot read {}: {e}", path.display()), &e))?;
+            let bytes =
+                fs::read(&path).map_err(|e| Failure::of_io(format!("cannot read {}: {e}", path.display()), &e))?;
             let digest = Digest::blake3(&bytes);
             batch.put(digest, &bytes)?;
             files.insert(name.to_owned(), digest.to_hex().into());

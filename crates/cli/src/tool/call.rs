@@ -11,6 +11,7 @@ use actum_adapters::call::violations;
 use actum_adapters::{Hands, Http, Link, Problem, Request, Servers, transform};
 use actum_api::error;
 use actum_contract::execution::{NetworkLevel, Redactor, Sandbox, State, Violation};
+use actum_contract::folder::FolderId;
 use actum_contract::tool::{
     Adapter, DataAccess, Entry, Interface, Narrowed, Transform, TransformKind, check_chain, narrow,
 };

@@ -12,7 +12,9 @@ use actum_contract::digest::Digest;
 use actum_contract::execution::{End, FilesystemLevel, GRACE_MS, Redactor, STDERR_BYTES_MAX};
 use actum_contract::folder::FolderId;
 use actum_contract::tool::{Adapter, Checksum, DataAccess, Entry, Interface};
-use actum_sandbox::{Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, open_unlinked, path_of};
+use actum_sandbox::{
+    Access, Egress, Grant, Identity, Signals, Source, Spawner, find_program, open_beneath, open_unlinked, path_of,
+};
 use serde_json::{Map, Value, json};
 
 use super::injection::{self, TrustBundle};

@@ -157,8 +157,8 @@ fn undone_result_may_be_produced_again() {
     let actum = project(&[("a", "echo x > made")]);
     let (_, done) = one(&actum, item("i", "a"), &[]);
     assert_eq!(actum.run(&["undo", &id(&done)]).code, 0);
-    let (ended, again) = one(&actum, item("i", "a"), &[]);
-    assert_eq!((ended.code, &again["status"]), (0, &json!("success")), "{again}");
+    let (code, again) = one(&actum, item("i", "a"), &[]);
+    assert_eq!((code, &again["status"]), (0, &json!("success")), "{again}");
     assert!(actum.path("made").exists());
 }
 

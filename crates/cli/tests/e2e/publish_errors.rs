@@ -135,9 +135,10 @@ fn failing_folders_and_removals_while_publishing_leave_no_mixed_folder() {
 #[test]
 fn failing_undo_leaves_no_mixed_folder() {
     let mut failed = 0;
-    for (n, (call, place)) in [("renameat2", "2"), ("renameat2", "17+"), ("write", "40"), ("fsync", "3"), ("rename", "2+")]
-        .into_iter()
-        .enumerate()
+    for (n, (call, place)) in
+        [("renameat2", "2"), ("renameat2", "17+"), ("write", "40"), ("fsync", "3"), ("rename", "2+")]
+            .into_iter()
+            .enumerate()
     {
         let (errno, reason) = REASONS[n % REASONS.len()];
         let (actum, run) = with_draft();
@@ -169,8 +170,9 @@ fn run_that_cannot_publish_says_why_and_leaves_a_whole_folder() {
         ("renameat2", "EIO", "9", "input/output error"),
     ] {
         let actum = project(&[("a", "for n in $(seq 20); do echo new > file-$n; done; rm gone-*; echo new > added")]);
-        (1..=20).for_each(|n| actum.file(&format!("file-{n}"), "old\n"));
-        (21..=FILES).for_each(|n| actum.file(&format!("gone-{n}"), "old\n"));
+        for n in 1..=FILES {
+            actum.file(&format!("{}-{n}", if n <= 20 { "file" } else { "gone" }), "old\n");
+        }
         actum.file("work.json", with(item("i", "a"), "constraints", json!({"max_files": 100})).to_string());
         let arguments = ["run", "--json", "--set", "maxFilesPerStep=100", "work.json"];
         let ran = run_with_fault(&actum, &arguments, call, errno, place);

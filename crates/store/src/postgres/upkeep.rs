@@ -21,8 +21,8 @@ use crate::retention::{Forget, Forgotten, Queue};
 use crate::spend::AUTHORIZATION;
 use crate::sqlite::Copy;
 use crate::upkeep::{
-    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, counted_runs, known_states, make_private,
-    walk_of,
+    Check, PROJECTIONS, Projection, RECORD_TABLES, SUMS, Upkeep, WALK_ENTRIES, audited, counted_runs, known_states,
+    make_private, walk_of,
 };
 use crate::{crash, tree};
 
