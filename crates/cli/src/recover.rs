@@ -22,7 +22,7 @@ use crate::ui::Out;
 use crate::workspace::{Ledger, Opened};
 
 /// How long a command waits for a process that is changing the workspace before it goes on without recovery.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// How long `actum recover` waits.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -172,7 +172,7 @@ fn recover_one(
 }
 
 /// Locks a workspace within a moment, or returns the process that holds its lock.
-fn lock_within(workspace: &Workspace, patience: Duration) -> Result<Result<Lock, LockHolder>, Failure> {
+pub(crate) fn lock_within(workspace: &Workspace, patience: Duration) -> Result<Result<Lock, LockHolder>, Failure> {
     let until = Instant::now() + patience;
     loop {
         match workspace.try_lock()? {

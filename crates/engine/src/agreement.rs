@@ -167,21 +167,32 @@ pub(crate) fn compare_changes(
         _ => None,
     });
     let mut number = 0;
-    for (from, to) in in_journal {
-        let recorded = loop {
+    let mut next_recorded = || -> Result<Value, JournalError> {
+        loop {
             number += 1;
             let entry = entry_of(waiter, run, &entry::contract_change_id(&run.id, number))?;
             // A contract that was attached replaces none, and is no change in the journal.
             if entry.is_null() || !entry["payload"]["from"].is_null() {
-                break entry;
+                return Ok(entry);
             }
-        };
+        }
+    };
+    for (from, to) in in_journal {
+        let recorded = next_recorded()?;
         for (side, contract) in [("from", from), ("to", to)] {
             let is_recorded = recorded["payload"][side]["hash"] == contract.hash.as_str();
             if !is_recorded || Contract::of(contract.config.clone()).hash.to_hex() != contract.hash {
                 return Ok(Err(format!("a change of its contract, to {}, is not the recorded one", to.hash)));
             }
         }
+    }
+    // Without it, events of before the change would be judged by the contract of after it.
+    let left_out = next_recorded()?;
+    if !left_out.is_null() {
+        return Ok(Err(format!(
+            "its journal lacks a change of its contract, to {}",
+            left_out["payload"]["to"]["hash"]
+        )));
     }
     Ok(Ok(()))
 }

@@ -266,6 +266,10 @@ pub enum Done {
 pub fn note(waiter: &Waiter, run: &Run, done: &Done, entry: Option<Value>) -> Result<Written, JournalError> {
     let mut outcome: Value =
         run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    // Its worker writes the record of a run that it has claimed.
+    if run.state == RunState::Running {
+        return Ok(Written::Lost);
+    }
     let (mut events, mut entries) = (Vec::new(), Vec::new());
     let (mut to, mut attempt) = (run.state, run.attempt);
     match done {
@@ -275,9 +279,11 @@ pub fn note(waiter: &Waiter, run: &Run, done: &Done, entry: Option<Value>) -> Re
             outcome["drift"] = json!(drift);
             outcome["undone"] = json!(false);
             outcome["verdict"]["kept"] = json!(false);
-            if let (RunState::Failed, Ok(read)) = (run.state, agreement::read(&run.metadata)) {
-                // To the ledger that is another attempt, which had nothing left to do but this.
-                (to, attempt) = (RunState::Succeeded, run.attempt + 1);
+            if let (RunState::Failed | RunState::Queued, Ok(read)) = (run.state, agreement::read(&run.metadata)) {
+                // To the ledger that is another attempt, which had nothing left to do but this. One that was resumed
+                // meanwhile, and that no worker has claimed, is that attempt.
+                let is_failed = run.state == RunState::Failed;
+                (to, attempt) = (RunState::Succeeded, run.attempt + u64::from(is_failed));
                 let verdict = Verdict::success(false);
                 let (hash, lineage) = (read.contract.hash.to_hex(), &read.agreement.lineage);
                 let about = About { run, attempt, lineage, contract_hash: &hash, external: false };
@@ -357,8 +363,11 @@ pub fn cancel(waiter: &Waiter, run: &Run) -> Result<Cancelled, CancelError> {
     let events = events_of(&rows).unwrap_or_default();
     // Each who takes it up says that it begins; an attempt begins with the first of them.
     let begins = |event: &Event| matches!(event, Event::Begun { attempt, .. } if *attempt == run.attempt);
-    let is_published = |event: &Event| matches!(event, Event::Publishing { .. } | Event::Published { .. });
-    if events.iter().skip_while(|event| !begins(event)).any(is_published) {
+    let of_publication = events
+        .iter()
+        .skip_while(|event| !begins(event))
+        .filter(|event| matches!(event, Event::Publishing { .. } | Event::Published { .. } | Event::Reverted { .. }));
+    if of_publication.last().is_some_and(|event| !matches!(event, Event::Reverted { .. })) {
         return Err(CancelError::Published);
     }
     let is_begun = events.iter().any(begins);

@@ -22,7 +22,7 @@ use crate::desk::{NotWritten, Open, Pen, Stop};
 use crate::entry::{About, close_before, contract_change, planned_id, snapshot_id, succeeded_id, time};
 use crate::history::RunHistory;
 use crate::wait::Waiter;
-use crate::worker::Watch;
+use crate::worker::{Engine, Watch};
 
 /// Places where tests stop the process for good, in the order in which a run passes them.
 pub const CRASH_POINTS: &[&str] = &[
@@ -45,6 +45,9 @@ const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// How long `actum run` waits before it takes up a run again that it had to put off.
 const PUT_OFF_FOR: Duration = Duration::from_secs(1);
+
+/// How often `actum run` takes a run up before it leaves it in the queue and ends.
+const FOREGROUND_EPOCHS_MAX: u64 = 10;
 
 /// How often a run is taken up before what keeps it from going on counts as its end.
 const EPOCHS_MAX: u64 = 500;
@@ -121,6 +124,7 @@ pub(crate) struct Driver<'a> {
     pub lease: Duration,
     /// Why this machine is unwell, as the run reported that failed on it.
     pub unwell: &'a Mutex<Option<String>>,
+    pub engine: &'a Engine,
 }
 
 impl Driver<'_> {
@@ -149,6 +153,10 @@ impl Driver<'_> {
     /// Puts a run back into the queue after the store did not answer; for as long as the lease may last. Then it runs out,
     /// and another worker tries.
     fn give_back(&self, run: &Run, stop: &Arc<Stop>, why: &str) {
+        // A process that was asked to end does not wait for a store that is silent: the lease runs out.
+        if stop.has_to_end() {
+            return self.watch.lost(run);
+        }
         let until = Instant::now() + self.lease;
         let found = loop {
             match self.waiter.wait(self.waiter.runs.runs_named(&run.tenant, &run.id)) {
@@ -366,7 +374,9 @@ impl Driver<'_> {
         // `actum run` takes its own runs again at once: not in a hurry.
         match self.hands_back {
             true => self.doubt_machine(why),
-            false => std::thread::sleep(PUT_OFF_FOR),
+            false if run.epoch < FOREGROUND_EPOCHS_MAX => std::thread::sleep(PUT_OFF_FOR),
+            // Nothing else can be published to this workspace either: its next command tries again.
+            false => self.engine.interrupt(),
         }
         let outcome = Some(json!({"put_off": why}).to_string());
         pen.write(&[], Vec::new(), Some(End { state: RunState::Queued, outcome, capsule: None }))?;
@@ -499,10 +509,11 @@ fn perform(hands: &mut dyn Hands, effect: &Effect, state: &mut State, stop: &Sto
 }
 
 /// Repeats a run from the beginning with nothing recorded anywhere. Returns the state and the events at the end.
-/// `contracts` are those the run had, oldest first; each governs as many steps as it did then. Empty: that of `agreed` alone.
+/// `contracts` are those the run had, oldest first; each comes into force after as many steps and acts as it did then. Empty:
+/// that of `agreed` alone.
 pub fn rehearse(mut agreed: Agreed, contracts: &[ContractPeriod], hands: &mut dyn Hands) -> (State, Vec<Event>) {
     let stop = Stop::default();
-    let mut later = contracts.iter();
+    let mut later = contracts.iter().peekable();
     let mut steps_governed = 0;
     if let Some(first) = later.next() {
         agreed.govern_by(&first.contract);
@@ -512,7 +523,8 @@ pub fn rehearse(mut agreed: Agreed, contracts: &[ContractPeriod], hands: &mut dy
     let mut events = decide(&mut state, Event::Begun { attempt: 1, worker: String::new() }).events;
     loop {
         while state.steps_done >= steps_governed
-            && let Some(period) = later.next()
+            && let Some(period) =
+                later.next_if(|period| period.acts_before.is_none_or(|acts| state.accepted_act_count() >= acts))
         {
             steps_governed += period.steps.len();
             let from =

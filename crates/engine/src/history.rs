@@ -34,6 +34,10 @@ impl RunHistory {
             0 => Vec::new(),
             _ => waiter.wait(waiter.runs.events(&run.tenant, &run.id, 0))?,
         };
+        // Events are only ever added: fewer than there were when the row was read have been removed.
+        if (rows.len() as u64) < run.version {
+            return Ok(Err(format!("{} of its {} events are missing", run.version - rows.len() as u64, run.version)));
+        }
         let own = match events_of(&rows) {
             Ok(events) => Segment { agreed: read.agreed().at_start(&events), events },
             Err(why) => return Ok(Err(why)),

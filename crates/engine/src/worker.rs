@@ -151,6 +151,7 @@ impl Engine {
             hands_back: self.settings.submission.is_none(),
             lease: self.settings.lease,
             unwell: &self.unwell,
+            engine: self,
         }
     }
 

@@ -47,6 +47,10 @@ pub enum Event {
     Publishing {
         publication: String,
     },
+    /// The publication that had begun was rolled back: the workspace is as it was before.
+    Reverted {
+        publication: String,
+    },
     Published {
         publication: String,
         /// Paths of others that changed meanwhile.
@@ -103,6 +107,7 @@ impl Event {
             Self::Weighed { .. } => "weighed",
             Self::Tested(_) => "tested",
             Self::Publishing { .. } => "publishing",
+            Self::Reverted { .. } => "reverted",
             Self::Published { .. } => "published",
             Self::Conflicted { .. } => "conflicted",
             Self::Stale { .. } => "stale",

@@ -52,6 +52,10 @@ impl Agreed {
 pub struct ContractPeriod {
     pub contract: GoverningContract,
     pub steps: Vec<String>,
+    /// The number of acts that led to the result before this contract was in force: a step may be acted under one contract
+    /// and validated under the next. None in recordings of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acts_before: Option<u64>,
 }
 
 /// What the agent understands beside acting.
@@ -126,6 +130,8 @@ pub struct State {
     accepted: Option<String>,
     /// Files and deltas in it.
     accepted_counts: (u64, u64),
+    /// Acts that led to the accepted state.
+    acts_accepted: u64,
     /// Files of the accepted state that only a person may publish.
     obeyed: Vec<String>,
     pub ops: Vec<ToolOp>,
@@ -198,6 +204,7 @@ impl State {
             current: None,
             accepted: None,
             accepted_counts: (0, 0),
+            acts_accepted: 0,
             obeyed: Vec::new(),
             ops: Vec::new(),
             ops_kept: 0,
@@ -273,7 +280,11 @@ impl State {
         if self.contracts.last().is_some_and(|last| last.contract == *contract) {
             return;
         }
-        self.contracts.push(ContractPeriod { contract: contract.clone(), steps: Vec::new() });
+        self.contracts.push(ContractPeriod {
+            contract: contract.clone(),
+            steps: Vec::new(),
+            acts_before: Some(self.acts_accepted),
+        });
         match (&self.phase, self.was.take()) {
             (Phase::Over(verdict), Some(was)) => {
                 let over = Phase::Over(verdict.clone());
@@ -363,6 +374,7 @@ impl State {
                 };
             }
             Event::Publishing { publication } => self.publishing = Some(publication.clone()),
+            Event::Reverted { .. } => self.publishing = None,
             Event::Published { publication, drift, after } => {
                 (self.published, self.drift) = (Some(publication.clone()), drift.clone());
                 self.published_tree.clone_from(after);
@@ -444,7 +456,10 @@ impl State {
     /// contracts the run had is kept over all attempts.
     fn restart(&mut self) {
         let mut contracts = std::mem::take(&mut self.contracts);
-        contracts.iter_mut().for_each(|period| period.steps.clear());
+        for period in &mut contracts {
+            period.steps.clear();
+            period.acts_before = Some(0);
+        }
         *self = Self {
             attempt: self.attempt,
             phase: Phase::Freeze,
@@ -550,10 +565,16 @@ impl State {
         }
         self.accepted.clone_from(&self.current);
         self.accepted_counts = (self.files, self.deltas);
+        self.acts_accepted += 1;
         self.obeyed.clone_from(&acted.totals.obeyed);
         (self.ops_kept, self.answers_kept) = (self.ops.len(), self.answers.len());
         self.light_or_after();
         follows
+    }
+
+    /// The number of acts that led to the result so far.
+    pub fn accepted_act_count(&self) -> u64 {
+        self.acts_accepted
     }
 
     /// Operations that count as the work item's.
@@ -698,7 +719,7 @@ impl State {
 
 fn period(agreed: &Agreed) -> ContractPeriod {
     let contract = GoverningContract { hash: agreed.contract_hash.clone(), config: agreed.config.clone() };
-    ContractPeriod { contract, steps: Vec::new() }
+    ContractPeriod { contract, steps: Vec::new(), acts_before: Some(0) }
 }
 
 fn fail(code: &str, message: impl Into<String>) -> Event {

@@ -508,6 +508,7 @@ fn set_backs_end_after_three_machines_or_nine_times() {
         assert_eq!(message.matches("no room left").count(), machines.len(), "{message}");
     }
     let mut again = after(&["a", "b", "c"]);
+    decide(&mut again, Event::Faulted { code: "MACHINE_FAILED".into(), message: String::new(), retryable: true });
     decide(&mut again, Event::Begun { attempt: 2, worker: "w".into() });
     assert_eq!(again.too_many_set_backs(), None);
 }

@@ -130,6 +130,11 @@ impl Error {
         self.errno() == Some(rustix::io::Errno::NOENT.raw_os_error())
     }
 
+    /// Whether this user may not do it.
+    pub(crate) fn is_permission_denied(&self) -> bool {
+        self.errno() == Some(rustix::io::Errno::ACCESS.raw_os_error())
+    }
+
     /// Returns what the system answered, if that is what failed.
     pub fn io_source(&self) -> Option<&io::Error> {
         match self {

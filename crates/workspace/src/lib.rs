@@ -57,7 +57,7 @@ pub use rule::Rules;
 pub use snapshot::Snapshot;
 pub use stage::{FileView, Freshness, Mode, NewStage, OverlayView, Sealed, Stage, View};
 pub use thaw::thaw_new;
-pub use transaction::is_publishing_possible;
+pub use transaction::try_exchange;
 pub use tree::{
     Kind, Node, contents as tree_contents, diff, fetch, folder_bytes, is_whole, leaves, lookup, read_at_most,
 };

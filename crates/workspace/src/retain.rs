@@ -8,6 +8,7 @@ use actum_contract::digest::Digest;
 
 use crate::base::{RemovedBases, remove_idle_bases};
 use crate::error::{Error, Result};
+use crate::pending::pending;
 use crate::snapshot::Snapshot;
 use crate::stage::{Stage, remove_idle_mirrors, remove_unfinished};
 use crate::transaction::late_writes;
@@ -56,22 +57,32 @@ pub fn retain(
     let snapshots = Snapshot::list(home)?;
     let stages = Stage::list(home)?;
     let pinned = snapshots.iter().filter(|s| s.pinned).map(|s| s.id);
-    // What is not over yet is needed whole, and so is what was kept for somebody to look at.
-    let open = workspace.publications_in(&["applied", "journal", "abort", "kept"])?;
-    let open = open.iter().flat_map(|p| [p.before, p.after]);
-    for root in stages.iter().map(|s| s.base).chain(pinned).chain(open).chain(extra.iter().copied()) {
+    // What is not over yet is needed whole, and so is what was kept for somebody to look at. A publication with a marker is
+    // not on record everywhere: without it, recovery would take the run for one that published nothing.
+    let marked: HashSet<String> = pending(home)?.into_iter().map(|marker| marker.id).collect();
+    let mut publications = workspace.publications_in(&["done"])?;
+    let (pending, publications): (Vec<_>, Vec<_>) = publications.drain(..).partition(|p| marked.contains(&p.id));
+    let mut open = workspace.publications_in(&["applied", "journal", "abort", "kept"])?;
+    open.extend(pending);
+    let open_trees = open.iter().flat_map(|p| [p.before, p.after]);
+    for root in stages.iter().map(|s| s.base).chain(pinned).chain(open_trees).chain(extra.iter().copied()) {
         marking.mark(root, &mut Vec::new())?;
     }
     // Newest first; from the first that does not fit, everything older goes too.
-    let publications = workspace.publications_in(&["done"])?;
     let mut rest: Vec<(u64, GcRoot<'_>)> = snapshots.iter().map(|s| (s.at_ms, GcRoot::Snapshot(s))).collect();
     rest.extend(publications.iter().map(|p| (p.at_ms, GcRoot::Publication(p))));
     rest.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
+    // An undo says nothing without the publication that it reverted.
+    let mut reverted: HashSet<&str> = open.iter().map(|p| p.of.as_str()).collect();
     let is_full = |marking: &Marking<'_>| bytes_max.is_some_and(|max| marking.bytes > max);
     let mut full = is_full(&marking);
     let mut is_over_limit = full;
     for (at_ms, root) in rest {
         full |= before_ms.is_some_and(|before| at_ms < before);
+        let is_reverted = matches!(&root, GcRoot::Publication(p) if reverted.contains(p.id.as_str()));
+        if full && is_reverted {
+            root.ids().into_iter().try_for_each(|id| marking.mark(id, &mut Vec::new()))?;
+        }
         if !full {
             let (mut new, bytes) = (Vec::new(), marking.bytes);
             for id in root.ids() {
@@ -93,7 +104,7 @@ pub fn retain(
                 }
                 kept.forgotten.push(s.id);
             }
-            GcRoot::Publication(p) if full => {
+            GcRoot::Publication(p) if full && !is_reverted => {
                 let late = late_writes(workspace.root(), p, true)?;
                 if late.is_empty() {
                     if !dry {
@@ -103,7 +114,10 @@ pub fn retain(
                 }
                 kept.late_writes.extend(late);
             }
-            GcRoot::Publication(p) => kept.late_writes.extend(late_writes(workspace.root(), p, true)?),
+            GcRoot::Publication(p) => {
+                reverted.insert(&p.of);
+                kept.late_writes.extend(late_writes(workspace.root(), p, true)?);
+            }
             GcRoot::Snapshot(_) => {}
         }
     }

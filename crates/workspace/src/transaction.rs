@@ -42,19 +42,35 @@ pub(crate) fn folder_of(root: &OpenFolder) -> PathBuf {
     root.handle().join(".actum/workspace/tx")
 }
 
-/// Whether names can be exchanged in a folder, as publishing needs it; if not, why.
-pub fn is_publishing_possible(folder: &Path) -> std::result::Result<(), String> {
-    // Several runs may try it at the same time, also in one process.
-    static TRIES: AtomicU64 = AtomicU64::new(0);
-    let names = format!(".exchange-{}-{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
-    let (one, two) = (folder.join(format!("{names}-one")), folder.join(format!("{names}-two")));
-    let made = File::create_new(&one).and_then(|_| File::create_new(&two)).map_err(|e| e.to_string());
-    let tried = made.and_then(|_| {
-        renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &two, RenameFlags::EXCHANGE)
-            .map_err(|e| format!("the file system cannot exchange two names ({e})"))
-    });
-    let _ = (fs::remove_file(&one), fs::remove_file(&two));
-    tried
+/// Fails with the system's error if names cannot be exchanged in a folder, as publishing needs it.
+pub fn try_exchange(folder: &Path) -> io::Result<()> {
+    let (one, two) = (ProbeFile::create(folder)?, ProbeFile::create(folder)?);
+    Ok(renameat_with(rustix::fs::CWD, &one.0, rustix::fs::CWD, &two.0, RenameFlags::EXCHANGE)?)
+}
+
+/// A file with a name that no other process uses. It is removed at the end.
+struct ProbeFile(PathBuf);
+
+impl ProbeFile {
+    fn create(folder: &Path) -> io::Result<Self> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!(".exchange-{}-{number}", std::process::id()));
+            match File::create_new(&path) {
+                Ok(_) => return Ok(Self(path)),
+                // Of a process with the same number: in another container, or killed.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Drop for ProbeFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 /// Folders of ours above a transaction, up to the workspace: `tx`, `workspace`, `.actum`.

@@ -25,7 +25,7 @@ use crate::record::listed;
 use crate::rule::Rules;
 use crate::snapshot::Snapshot;
 use crate::stage::{Sealed, Stage, one_of};
-use crate::transaction::{self, Outcome, Transaction, folder_of, is_publishing_possible};
+use crate::transaction::{self, Outcome, Transaction, folder_of, try_exchange};
 use crate::tree::{self, Kind};
 use crate::{pending, publisher};
 
@@ -427,20 +427,36 @@ impl Workspace {
     pub fn check_publishing(&self) -> Result<()> {
         let own = self.root.handle().join(".actum");
         make_own_folder(&own)?;
-        is_publishing_possible(&own)
-            .map_err(|why| Error::Refused(format!("nothing can be published to {}: {why}", self.path().display())))
+        try_exchange(&own).map_err(at("publish to", self.path()))
     }
 
     /// Locks the workspace, or returns the process that holds its lock.
     pub fn try_lock(&self) -> Result<std::result::Result<Lock, LockHolder>> {
-        make_own_folder(&self.root.handle().join(".actum"))?;
-        let (path, file) = self.lock_file()?;
+        let (path, file) = match make_own_folder(&self.root.handle().join(".actum")).and_then(|()| self.lock_file()) {
+            // The lock of another user cannot be taken. It can be read, so the message says which process holds it.
+            Err(e) if e.is_permission_denied() => return self.lock_holder().map(Err).ok_or(e),
+            found => found?,
+        };
         match file.try_lock() {
             Ok(()) => Ok(Ok(held_by_us(file))),
             Err(fs::TryLockError::WouldBlock) => {
                 Ok(Err(LockHolder(fs::read_to_string(&path).unwrap_or_default().trim().to_owned())))
             }
             Err(fs::TryLockError::Error(e)) => Err(at("lock", &path)(e)),
+        }
+    }
+}
+
+impl Workspace {
+    /// Returns the process that holds the lock, for a user who may not take it.
+    fn lock_holder(&self) -> Option<LockHolder> {
+        let path = self.root.handle().join(".actum/workspace/lock");
+        let file = File::open(&path).ok()?;
+        match file.try_lock_shared() {
+            Err(fs::TryLockError::WouldBlock) => {
+                Some(LockHolder(fs::read_to_string(&path).unwrap_or_default().trim().to_owned()))
+            }
+            _ => None,
         }
     }
 }

@@ -124,6 +124,10 @@ impl Apply {
             of: &stage.id,
         };
         consent::require(&publishing, self.protected.as_deref(), out)?;
+        // A person may have taken an hour, and `resume` on another machine needs no lock.
+        if let Some((run, _)) = open.run_behind(&stage.id)? {
+            is_as_it_was(&opened, &stage, &run)?;
+        }
         let published = opened.workspace.publish(&lock, &stage, &new_id(), now_ms());
         let (publication, sealed) = published.map_err(|e| {
             let failure = Failure::from(e);

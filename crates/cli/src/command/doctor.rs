@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::limit::RUN_CLOCK_SKEW_MAX_MS;
 use actum_sandbox::{Ended, Unavailable, Wall, Way};
-use actum_workspace::{BaseUsage, Mode, bases, is_publishing_possible, is_reflink_possible};
+use actum_workspace::{BaseUsage, Mode, bases, is_reflink_possible, try_exchange};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -137,12 +137,13 @@ fn reflink(scratch: &Path) -> Finding {
 
 fn publishing(scratch: &Path) -> Finding {
     let name = "publish";
-    match is_publishing_possible(scratch) {
+    match try_exchange(scratch) {
         Ok(()) => {
             let detail = "files are replaced by exchanging names".to_owned();
             Finding { name, ok: true, improvable: false, detail, remedy: None }
         }
-        Err(detail) => {
+        Err(e) => {
+            let detail = format!("names cannot be exchanged: {e}");
             let remedy = "keep the workspace on a local file system (ext4, xfs, btrfs, tmpfs, overlay)".to_owned();
             Finding { name, ok: false, improvable: false, detail, remedy: Some(remedy) }
         }

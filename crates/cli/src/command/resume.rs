@@ -8,16 +8,19 @@ use actum_contract::Intent;
 use actum_contract::change::ChangeError;
 use actum_engine::{CancelError, Cancelled, ResumeError, Resumed, cancel, resume};
 use actum_ledger::run::{Filter, Run as Row, RunState};
+use actum_workspace::{Lock, Workspace};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::contract::bad_config;
 use super::run::{LEASE, Requested, block, exit_code, may_again, run_json, submitter, work_on};
 use super::{Ended, signals};
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::folder;
 use crate::progress::Progress;
 use crate::project::Project;
+use crate::recover::{PATIENCE, lock_within};
 use crate::run::Open;
 use crate::ui::Out;
 
@@ -59,6 +62,9 @@ impl Resume {
         let row = open.run(&self.run)?;
         open.waiter.checked_time(&open.tenant)?;
         may_again(&open, &row, self.fork)?;
+        let still = hold_kept_result(&open, &row)?;
+        // Read again under the lock: `apply` may have been first.
+        let row = if still.is_some() { open.run(&row.id)? } else { row };
         let resumed = match resume(&open.waiter, &row, &requested, intent, submitter(&open.project)) {
             // Nobody works on it any more: it is there for the taking.
             Err(ResumeError::State(RunState::Running, _)) if intent == Intent::Resume && open.is_abandoned(&row)? => {
@@ -66,6 +72,7 @@ impl Resume {
             }
             resumed => resumed.map_err(refused)?,
         };
+        drop(still);
         let id = match &resumed {
             Resumed::Forked(id) => id.clone(),
             _ => row.id.clone(),
@@ -94,6 +101,26 @@ impl Resume {
             rows.iter().map(|row| block(row, &open)).collect::<Vec<_>>().join("\n")
         });
         Ok(rows.iter().map(exit_code).max().unwrap_or(0))
+    }
+}
+
+/// Locks the workspace of a run that keeps a result. `apply` holds the same lock from its checks until the run's record names the
+/// publication, so a result is never published by it and produced again.
+fn hold_kept_result(open: &Open, run: &Row) -> Result<Option<Lock>, Failure> {
+    let outcome: Value = run.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let Some((_, agreement)) = open.run_behind(&run.id)? else { return Ok(None) };
+    // The folder of another machine cannot be locked here.
+    if outcome["verdict"]["kept"] != true || agreement.shared.is_some() || run.place != open.place {
+        return Ok(None);
+    }
+    let folder = folder::open_agreed(open.project.root(), &agreement)?;
+    let workspace = Workspace::at(folder, &open.project.folder()?, open.project.blobs()?)?;
+    match lock_within(&workspace, PATIENCE)? {
+        Ok(lock) => Ok(Some(lock)),
+        Err(holder) => {
+            let message = format!("the workspace of run {} is being changed by {holder}", run.id);
+            Err(Failure::new(error::RUN_STATE, message).hint("its result may be about to be applied; wait for that"))
+        }
     }
 }
 

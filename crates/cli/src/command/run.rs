@@ -422,6 +422,7 @@ struct Told {
     warnings: Option<Value>,
     drift: Option<Value>,
     undone: Value,
+    put_off: Option<String>,
 }
 
 /// What is shown of the metadata; by the name in `metadata::HASH`.
@@ -436,7 +437,7 @@ struct Agreed {
 pub(crate) fn run_json(row: &Row) -> Value {
     let outcome: Told = row.outcome.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let metadata: Agreed = serde_json::from_str(&row.metadata).unwrap_or_default();
-    let Told { result, verdict, error, warnings, drift, undone } = outcome;
+    let Told { result, verdict, error, warnings, drift, undone, put_off } = outcome;
     let mut shown = json!({
         "run_id": row.id, "item_id": row.item, "state": row.state.word(), "attempt": row.attempt,
         "contract_hash": metadata.contract_hash,
@@ -447,6 +448,10 @@ pub(crate) fn run_json(row: &Row) -> Value {
             shown["status"] = verdict.get("status").cloned().unwrap_or(json!(null));
             shown["error"] = error["message"].clone();
         }
+    }
+    // It waits in the queue, and for this reason.
+    if let Some(why) = put_off {
+        shown["error"] = json!(why);
     }
     shown["error_code"] = error["code"].clone();
     shown["warnings"] = warnings.unwrap_or(json!([]));

@@ -5,7 +5,7 @@ use actum_engine::Done;
 use actum_kernel::Event;
 use actum_ledger::head;
 use actum_ledger::run::Run;
-use actum_workspace::{Cause, Change, Publication, diff};
+use actum_workspace::{Cause, Change, Publication, Workspace, diff};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -83,19 +83,15 @@ pub(crate) fn note_run(
     earlier: &Publication,
     made: &Publication,
 ) -> Result<Option<String>, Failure> {
+    let Some((first, undo_count)) = first_publication(&opened.workspace, earlier)? else { return Ok(None) };
     let publication = made.id.clone();
-    let (stage, done) = match earlier.cause {
-        Cause::Publish => (earlier.of.clone(), Done::Undone { publication }),
-        Cause::Undo if made.kept.is_empty() => {
-            let first = opened.workspace.publications()?.into_iter().find(|known| known.id == earlier.of);
-            match first.filter(|first| first.cause == Cause::Publish) {
-                Some(first) => (first.of, Done::Redone { publication }),
-                None => return Ok(None),
-            }
-        }
+    let done = match undo_count % 2 {
+        0 => Done::Undone { publication },
+        // What is only partly in place again counts as undone.
+        _ if made.kept.is_empty() => Done::Redone { publication },
         _ => return Ok(None),
     };
-    let Some((run, _)) = open.run_behind(&stage)? else { return Ok(None) };
+    let Some((run, _)) = open.run_behind(&first.of)? else { return Ok(None) };
     let rows = open.waiter.wait(open.waiter.runs.events(&open.tenant, &run.id, 0))?;
     let events = actum_engine::events_of(&rows).unwrap_or_default();
     let names_it = |event: &Event| matches!(event, Event::Warned { what } if what.ends_with(&made.id));
@@ -104,6 +100,18 @@ pub(crate) fn note_run(
     }
     open.note_done(&run, &done)?;
     Ok(Some(run.id))
+}
+
+/// Follows undos of undos back to the result of a run. Returns its publication and how many undos lead from it to `last`.
+fn first_publication(workspace: &Workspace, last: &Publication) -> Result<Option<(Publication, usize)>, Failure> {
+    let known = workspace.publications()?;
+    let (mut found, mut undo_count) = (last.clone(), 0);
+    // Each undo is younger than what it undoes, so the walk ends; the bound is for damaged records.
+    while found.cause == Cause::Undo && undo_count < known.len() {
+        let Some(earlier) = known.iter().find(|known| known.id == found.of) else { return Ok(None) };
+        (found, undo_count) = (earlier.clone(), undo_count + 1);
+    }
+    Ok((found.cause == Cause::Publish).then_some((found, undo_count)))
 }
 
 fn not_over(run: &Run) -> Failure {
@@ -134,6 +142,12 @@ impl Undo {
         let ledger = Ledger::open(&project, out)?;
         let lock = workspace::lock(&project, &opened, out)?;
         let earlier = opened.workspace.publication(&self.id)?;
+        // Also if the publication itself was named.
+        if let Some((first, _)) = first_publication(&opened.workspace, &earlier)?
+            && let Some((run, _)) = open.run_behind(&first.of)?.filter(|(run, _)| !run.state.is_over())
+        {
+            return Err(not_over(&run));
+        }
         if open.project.seat().is_some() {
             let changes: Vec<Change> = earlier.changes.iter().map(Change::reversed).collect();
             let publishing = Publishing {

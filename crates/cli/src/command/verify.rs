@@ -235,11 +235,14 @@ impl Finding {
         match &self.bad {
             Some(bad) => bad.to_string(),
             None => format!(
-                "ledger of {} holds: {}, {}, {}{}, root {}",
+                "ledger of {} holds: {}, {}{}{}, root {}",
                 self.tenant,
                 count(self.entries, "entry", "entries"),
                 count(self.checkpoints as u64, "checkpoint", "checkpoints"),
-                count(self.receipts as u64, "receipt", "receipts"),
+                match self.receipts {
+                    0 => String::new(),
+                    receipts => format!(", {}", count(receipts as u64, "receipt", "receipts")),
+                },
                 match self.receipts_unknown {
                     0 => String::new(),
                     unknown => format!(" ({unknown} more by keys that are not trusted)"),

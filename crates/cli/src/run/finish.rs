@@ -16,7 +16,6 @@ use actum_ledger::checkpoint::origin;
 use actum_ledger::journal::Range;
 use actum_ledger::receipt::{Receipt, seal, statement, subject};
 use actum_workspace::{Change, Verb, deltas, folder_bytes, patch};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::hands::{Done, RunHands};
@@ -314,7 +313,7 @@ impl RunHands {
             },
             "previousReceipt": previous,
             "startedOn": format!("{:.3}", self.started),
-            "finishedOn": format!("{:.3}", Timestamp::now()),
+            "finishedOn": format!("{:.3}", self.now()),
             "builder": {"id": format!("https://actum.dev/runtime@{}", env!("CARGO_PKG_VERSION"))},
         });
         if let Some(spent) = spent {

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use actum_api::error;
 use actum_contract::digest::Digest;
@@ -79,6 +80,8 @@ pub(crate) struct RunHands {
     /// Programs that the run started, by their content.
     pub(super) programs: Vec<Value>,
     pub(super) started: Timestamp,
+    /// The same moment on the clock that is never set back.
+    started_at: Instant,
     /// Held from the signing of a receipt until it is on record.
     pub(super) turn: Option<File>,
     /// The result on a workspace that has moved meanwhile, tested there, and the paths that moved.
@@ -156,6 +159,7 @@ impl RunHands {
             results: Arc::default(),
             programs: Vec::new(),
             started: Timestamp::now(),
+            started_at: Instant::now(),
             turn: None,
             merged: None,
             moved: Vec::new(),
@@ -166,6 +170,11 @@ impl RunHands {
             is_outcome_unknown: false,
             silence: None,
         })
+    }
+
+    /// Returns the time, never before the start of the run also if the clock was set back meanwhile.
+    pub(super) fn now(&self) -> Timestamp {
+        self.started.checked_add(self.started_at.elapsed()).unwrap_or(self.started)
     }
 
     /// Where programs see the stage. The same path in a repetition, wherever that is done.
@@ -498,7 +507,7 @@ impl RunHands {
                 Ok(event)
             }
             Err(actum_workspace::Error::Conflict(conflict)) => Ok(Event::Conflicted { paths: conflict.all_paths() }),
-            Err(e) => self.after_failure(&lock, &id, e),
+            Err(e) => self.after_failure(&lock, &id, e, desk),
         }
     }
 
@@ -516,10 +525,11 @@ impl RunHands {
                 let _ = self.record(&publication);
                 Ok(Some(published_as(&publication)))
             }
-            Ok(None) if desk.stopped().is_some() => {
-                Ok(Some(Event::Stopped { cancelled: false, reason: String::new() }))
+            Ok(None) => {
+                note_reverted(id, desk);
+                let is_stopped = desk.stopped().is_some();
+                Ok(is_stopped.then(|| Event::Stopped { cancelled: false, reason: String::new() }))
             }
-            Ok(None) => Ok(None),
             // It is unknown what the folder holds: the run has no end yet.
             Err(failure) => {
                 (self.put_off, self.is_outcome_unknown) = (Some(failure.message.clone()), true);
@@ -530,14 +540,23 @@ impl RunHands {
 
     /// Publishing failed for no conflict: the disk, permissions. What is between two states is carried to an end first; the
     /// run ends by what that is.
-    fn after_failure(&mut self, lock: &actum_workspace::Lock, id: &str, e: actum_workspace::Error) -> Done<Event> {
+    fn after_failure(
+        &mut self,
+        lock: &actum_workspace::Lock,
+        id: &str,
+        e: actum_workspace::Error,
+        desk: &dyn Desk,
+    ) -> Done<Event> {
         let failure = Failure::from(e);
         let found = self
             .recover_held(lock)
             .and_then(|()| Ok(self.workspace.publications()?.into_iter().find(|known| known.id == *id)));
         match found {
             Ok(Some(publication)) => Ok(published_as(&publication)),
-            Ok(None) => Err(failure),
+            Ok(None) => {
+                note_reverted(id, desk);
+                Err(failure)
+            }
             Err(_) => {
                 (self.put_off, self.is_outcome_unknown) = (Some(failure.message.clone()), true);
                 Err(failure)
@@ -556,6 +575,12 @@ impl RunHands {
             self.is_machines_fault = is_machines;
         }
     }
+}
+
+/// Records that a publication was rolled back, so that the run can be cancelled, overridden or failed like one that never
+/// began to publish. If this is not written, the next worker looks the publication up.
+fn note_reverted(id: &str, desk: &dyn Desk) {
+    let _ = desk.record(Event::Reverted { publication: id.to_owned() });
 }
 
 fn published_as(publication: &Publication) -> Event {

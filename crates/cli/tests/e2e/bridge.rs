@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::actum;
 use super::run::{asked, id, item, one, run, with};
+use super::runs::until;
 use super::sandbox::{Who, own_all};
 
 /// A tool that runs a shell script; `$1` is its parameter `word`. `more` goes over its entry.
@@ -92,6 +93,23 @@ pub(crate) fn good(actum: &Program) -> Value {
     let (code, run) = one(actum, wide(), &WIDE);
     assert_eq!(code, 0, "{run}\n{}", actum.run(&["logs", &id(&run)]).stdout);
     run
+}
+
+/// The same, while a person agrees to everything that its tools ask for.
+pub(crate) fn good_with_consent(actum: &Program) -> Value {
+    let file = actum.file("work.json", wide().to_string());
+    let running = actum.start(&[&["run", "--json", file.to_str().unwrap()], &WIDE[..]].concat(), &[]);
+    until("the run is over", || {
+        let listed = actum.run(&["approvals", "list", "--json"]).json();
+        for waiting in listed["approvals"].as_array().unwrap().iter().filter(|one| one["state"] == "pending") {
+            actum.run(&["approve", waiting["id"].as_str().unwrap(), "--minutes", "10"]);
+        }
+        let runs = actum.run(&["list", "--json"]).json();
+        runs["runs"].as_array().is_some_and(|runs| runs.iter().any(|run| run["status"].is_string()))
+    });
+    let (code, lines, errors) = running.finish();
+    assert_eq!(code, 0, "{lines:?} {errors:?}");
+    serde_json::from_str::<Value>(&lines.concat()).unwrap()["runs"][0].clone()
 }
 
 pub(crate) fn out(actum: &Program, name: &str) -> String {

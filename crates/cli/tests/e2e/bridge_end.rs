@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use actum_testkit::program::{Process, Program};
 use serde_json::{Value, json};
 
-use super::bridge::{WIDE, agent, good, out, register, repeats, shell, trace, wide, with_tools};
+use super::bridge::{WIDE, agent, good, good_with_consent, out, register, repeats, shell, trace, wide, with_tools};
 use super::run::{asked, id, one, with};
 use super::runs::{tag, until};
 
@@ -186,7 +186,7 @@ cat out/knows out/fails; cat out/knows >&2
         of("FAILS", "echo $TOKEN >&2; exit 9"),
     ];
     let actum = with_tools(script, "", &tools).with_env("ACTUM_TEST_SECRET", secret);
-    let run = good(&actum);
+    let run = good_with_consent(&actum);
     assert!(out(&actum, "knows").contains("told"), "{}", out(&actum, "knows"));
     assert_eq!(holding(actum.folder(), secret.as_bytes()), Vec::<String>::new());
     let log = actum.run(&["logs", &id(&run)]);
@@ -198,7 +198,7 @@ cat out/knows out/fails; cat out/knows >&2
     repeats(&actum, &id(&run));
     // Not there, the call is refused with the name of it, and the run goes on.
     let actum = with_tools("actum tool call KNOWS > out/said 2>&1; echo $? > out/code", "", &tools[..1]);
-    good(&actum);
+    good_with_consent(&actum);
     assert_ne!(out(&actum, "code").trim(), "0", "{}", out(&actum, "said"));
     register(&actum, &tools[1..]);
 }

@@ -213,7 +213,7 @@ fn clock_that_jumps_at_any_place_of_a_run_changes_nothing_on_postgres() {
 /// The clock of one process jumps at each named place of a run, far beyond the bound: what has begun goes on by the store's
 /// times, and ends as if nothing had happened.
 fn clock_that_jumps_within_a_process(is_shared: bool, seconds: f64) {
-    for place in actum_engine::CRASH_POINTS {
+    for place in actum_engine::CRASH_POINTS.iter().chain(&["run.publishing", "publish.marked", "run.applied"]) {
         let case = format!("a step of {seconds:+} s at {place}");
         let actum = if is_shared { actum().on_store(&shared_url()) } else { actum() };
         define(&actum, "echo $1 >> lines");

@@ -304,3 +304,47 @@ fn altered_change_of_a_contract_in_the_journal_is_refused() {
     assert_eq!(status(&actum, &run)["error"]["code"], "CONTRACT_MISMATCH", "{}", status(&actum, &run));
     assert!(!actum.path("lines").exists());
 }
+
+/// A change that was removed from the journal, or an event, is missed: without it earlier events would mean something else.
+#[test]
+fn journal_that_lost_a_contract_change_is_refused() {
+    for sql in [
+        "UPDATE run_event SET kind = 'warned', body = '{\"event\":\"warned\",\"what\":\"x\"}' WHERE kind = 'contract_changed'",
+        "DELETE FROM run_event WHERE kind = 'contract_changed'",
+    ] {
+        let actum = ten_steps(4);
+        let (_, failed) = one(&actum, item("i", "a"), &["--set", "maxFilesPerStep=2"]);
+        let run = id(&failed);
+        let changed = actum.run(&["resume", &run, "--override-execution-config", "--set", "maxFilesPerStep=3"]);
+        assert_eq!(changed.code, 1, "it fails at the same step: {}", changed.stdout);
+        let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+        assert_eq!(database.execute(sql, []).unwrap(), 1);
+        fs::remove_file(actum.path("stop-at")).unwrap();
+        actum.run(&["resume", "--json", &run]);
+        assert_eq!(status(&actum, &run)["error"]["code"], "CONTRACT_MISMATCH", "{}", status(&actum, &run));
+        assert!(!actum.path("lines").exists());
+    }
+}
+
+/// A step that was acted under one contract and accepted under the next is replayed in the same way.
+#[test]
+fn step_acted_under_one_contract_and_accepted_under_another_is_replayed() {
+    let agent = r#"
+        case "$ACTUM_PHASE" in
+          plan) cp plan.json "$ACTUM_RESPONSE" ;;
+          step) if grep -q '"id": "s2"' "$ACTUM_REQUEST"; then touch x y z; echo bad > bad.json; else echo more >> x; fi ;;
+        esac
+    "#;
+    let actum = project(&[("a", agent)]);
+    let steps: Vec<Value> = (1..=3).map(|n| json!({"id": format!("s{n}"), "description": "d"})).collect();
+    actum.file("plan.json", json!({"steps": steps}).to_string());
+    let from = ["--set", "lightValidationMode=enforce", "--set", "maxRuntimeCorrectionAttempts=0"];
+    let (_, failed) = one(&actum, item("i", "a"), &from);
+    assert_eq!(failed["error_code"], "LIGHT_VALIDATION_FAILED", "{failed}");
+    let run = id(&failed);
+    let change = ["--set", "lightValidationMode=off", "--set", "maxFilesPerStep=1"];
+    let ended = actum.run(&[&["resume", "--json", &run, "--override-execution-config"], &change[..]].concat());
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+    let replayed = actum.run(&["replay", "--json", &run]);
+    assert_eq!((replayed.code, &replayed.json()["identical"]), (0, &json!(true)), "{}", replayed.stdout);
+}

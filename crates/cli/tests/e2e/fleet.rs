@@ -259,6 +259,9 @@ impl Fleet {
         let auditor = member("auditor".to_owned(), &serve);
         let servers: Vec<_> = (0..2).map(|n| member(format!("server-{n}"), &serve)).collect();
         let workers: Vec<_> = (0..WORKERS).map(|n| member(format!("worker-{n}"), &work)).collect();
+        super::shared::trust_each_other(
+            [&auditor].into_iter().chain(&servers).chain(&workers).map(|member| &member.actum),
+        );
         auditor.actum.file("seed/a.txt", "a\n");
         for name in WORKSPACES {
             auditor.actum.run(&["workspace", "add", name, "seed"]).ok();

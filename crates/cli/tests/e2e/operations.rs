@@ -125,7 +125,7 @@ fn metrics_are_such_that_prometheus_can_read_them() {
     let found = samples(&shown.body);
     let value = |name: &str| found.iter().find(|(series, _)| series == name).map(|(_, value)| *value);
     for (name, expected) in [
-        ("actum_runs{state=\"queued\"}", 1.0),
+        ("actum_runs{state=\"queued\",tenant=\"local\"}", 1.0),
         ("actum_queue_runs", 1.0),
         ("actum_leases", 0.0),
         ("actum_leases_over", 0.0),
@@ -151,6 +151,8 @@ fn metrics_are_such_that_prometheus_can_read_them() {
         assert!(value(name).is_some_and(|value| value >= 0.0), "{name} in\n{}", shown.body);
     }
     assert!(value("process_cpu_seconds_total").is_some());
+    // Negative if this machine's clock is behind.
+    assert!(value("actum_clock_skew_seconds").is_some_and(|seconds| seconds.abs() < 5.0), "{}", shown.body);
     // Also by the parser that others use.
     let read = by_their_parser(&shown.body);
     for name in ["actum_http_request_duration_seconds", "actum_store_errors", "process_cpu_seconds", "actum_runs"] {

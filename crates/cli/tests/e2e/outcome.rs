@@ -28,8 +28,78 @@ fn refused_undo_leaves_the_run_pinned() {
     let undone = actum.run(&["undo", "--json", &run]);
     assert_eq!((undone.code, gate(&actum, &run)), (0, 1));
     let publication = undone.json()["publication"].as_str().unwrap().to_owned();
-    assert_eq!((actum.run(&["undo", &publication]).code, gate(&actum, &run)), (0, 0));
-    assert_eq!(fs::read_to_string(actum.path("f")).unwrap(), "x\n");
+    let mut next = publication;
+    // Also an undo of that, and so on: the record always says what the folder holds.
+    for is_in_place in [true, false, true, false] {
+        let undone = actum.run(&["undo", "--json", &next]);
+        assert_eq!((undone.code, gate(&actum, &run)), (0, i32::from(!is_in_place)), "{}", undone.stderr);
+        assert_eq!(actum.path("f").exists(), is_in_place);
+        next = undone.json()["publication"].as_str().unwrap().to_owned();
+    }
+}
+
+/// An undo that names the publication of a run that is not over is refused, like one that names the run.
+#[test]
+fn undo_of_a_publication_waits_for_the_end_of_its_run() {
+    let actum = project(&[("a", "echo x > f")]);
+    let path = actum.file("work.json", item("i", "a").to_string());
+    let go_on = actum.folder().with_extension("go-on");
+    let until_file = go_on.display().to_string();
+    let env = [("ACTUM_CRASH_AT", "run.published"), ("ACTUM_CRASH_UNTIL", until_file.as_str())];
+    let mut running = actum.start(&["run", "--json", path.to_str().unwrap()], &env);
+    assert!(running.error_line().is_some_and(|line| line.starts_with("crash point")));
+    let publication = fs::read_dir(actum.path(".actum/workspace/pending")).unwrap().flatten().next().unwrap();
+    let publication = publication.file_name().into_string().unwrap();
+    let refused = actum.run(&["undo", "--json", &publication]);
+    assert_eq!((refused.code, &refused.error()["code"]), (6, &json!("RUN_STATE")), "{}", refused.stdout);
+    fs::write(&go_on, "").unwrap();
+    let (code, ..) = running.finish();
+    assert!(code == 0 && actum.path("f").exists());
+    assert_eq!(actum.run(&["undo", &publication]).code, 0);
+    fs::remove_file(go_on).unwrap();
+}
+
+/// A kept result is applied or its run is resumed, never both.
+#[test]
+fn resume_waits_for_an_apply_that_is_under_way() {
+    let actum = project(&[("a", "echo theirs > f; sleep 1")]);
+    actum.file("f", "old\n");
+    let path = actum.file("work.json", item("i", "a").to_string());
+    let running = actum.start(&["run", "--json", path.to_str().unwrap()], &[]);
+    until_it_acts(&actum);
+    actum.file("f", "mine\n");
+    let (_, lines, _) = running.finish();
+    let ended: Value = serde_json::from_str(&lines.concat()).unwrap();
+    assert_eq!(ended["runs"][0]["error_code"], "PUBLISH_CONFLICT", "{ended}");
+    let run = id(&ended["runs"][0]);
+    actum.file("f", "old\n");
+    let go_on = actum.folder().with_extension("go-on");
+    let until_file = go_on.display().to_string();
+    let env = [("ACTUM_CRASH_AT", "publish.marked"), ("ACTUM_CRASH_UNTIL", until_file.as_str())];
+    let mut applying = actum.start(&["apply", &run], &env);
+    while applying.error_line().is_some_and(|line| !line.starts_with("crash point")) {}
+    let refused = actum.run(&["resume", "--detach", &run]);
+    assert!(refused.code == 6 && refused.stderr.contains("is being changed by process"), "{}", refused.stderr);
+    fs::write(&go_on, "").unwrap();
+    let (code, _, errors) = applying.finish();
+    assert_eq!((code, state(&actum, &run)), (0, "succeeded".to_owned()), "{errors:?}");
+    assert_eq!(fs::read_to_string(actum.path("f")).unwrap(), "theirs\n");
+    assert_eq!(actum.run(&["undo", &run]).code, 0);
+    fs::remove_file(go_on).unwrap();
+}
+
+#[test]
+fn interrupted_run_says_why() {
+    let actum = project(&[("a", "sleep 60")]);
+    let path = actum.file("work.json", item("i", "a").to_string());
+    let running = actum.start(&["run", "--json", path.to_str().unwrap()], &[]);
+    until_it_acts(&actum);
+    running.signal("INT");
+    running.finish();
+    let run = id(&asked(&actum, &["list", "--json"])["runs"][0]);
+    let shown = asked(&actum, &["status", "--json", &run]);
+    assert_eq!(shown["error"]["code"], "INTERRUPTED", "{shown}");
+    assert!(actum.run(&["status", &run]).stdout.contains("resume"), "{}", actum.run(&["status", &run]).stdout);
 }
 
 /// D-505: a duplicate is a result that is still in place.

@@ -120,7 +120,8 @@ const PLACES: [&str; 11] = [
 ];
 
 /// Commands that come next, in this order.
-const ORDERS: [&[&str]; 8] = [
+const ORDERS: [&[&str]; 9] = [
+    &["gc-all", "cancel", "worker"],
     &["status"],
     &["cancel", "worker"],
     &["undo", "worker"],
@@ -135,6 +136,7 @@ fn command(actum: &Program, run: &str, name: &str) {
     let arguments: Vec<&str> = match name {
         "freeze" => vec!["snapshot", "freeze"],
         "gc" => vec!["snapshot", "gc"],
+        "gc-all" => vec!["snapshot", "gc", "--max-bytes", "0"],
         "worker" => {
             let worker = worker(actum, &[], &[]);
             until("the run is over", || is_over(actum, run));

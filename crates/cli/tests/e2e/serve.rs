@@ -367,7 +367,7 @@ fn no_tenant_sees_what_is_anothers() {
 
     // Files of the project are those of whoever has it.
     for route in ROUTES {
-        let is_file = ["tool", "adapter", "snapshot", "stage", "store", "exec"].contains(&route.command[0]);
+        let is_file = ["tool", "adapter", "snapshot", "stage", "store", "exec", "config"].contains(&route.command[0]);
         let status = server.ask(&acme, route.method.word(), &path(route, "none"), content(route)).status;
         assert_eq!(status == 403, is_file, "{} {}: {status}", route.method.word(), route.path);
     }

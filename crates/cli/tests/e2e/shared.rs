@@ -292,13 +292,25 @@ fn what_names_no_workspace_is_refused_by_name() {
 
 /// Several machines: folders of their own with the same agents, one PostgreSQL, one object store.
 fn machines<const N: usize>(store: &str, contents: &Path) -> [Program; N] {
-    std::array::from_fn(|_| {
+    let machines = std::array::from_fn(|_| {
         let big = "for n in $(seq 12); do head -c 900000 /dev/zero | tr '\\0' a | fold > big-$n; done";
         let actum = project(&[("a", AGENT), ("big", big)]).on_store(store);
         let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
         actum.file("actum.toml", format!("{text}\n[blobs]\nurl = \"file://{}\"\n", contents.display()));
         actum
-    })
+    });
+    trust_each_other(machines.iter());
+    machines
+}
+
+/// Each of these machines trusts the keys of all others, by its configuration.
+pub(crate) fn trust_each_other<'m>(machines: impl Iterator<Item = &'m Program> + Clone) {
+    let key = |actum: &Program| asked(actum, &["key", "show", "--json"])["keyid"].clone();
+    let keys: Value = machines.clone().map(key).collect();
+    for actum in machines {
+        let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+        actum.file("actum.toml", format!("{text}\n[trust]\nkeys = {keys}\n"));
+    }
 }
 
 #[test]
@@ -386,6 +398,7 @@ fn other_tenants_run_on_shared_workspaces_only() {
     let guest = super::serve::token(&actum, "operator", &["--tenant", "acme"]);
     let other = super::serve::token(&actum, "operator", &["--tenant", "other"]);
     let owner = super::serve::token(&actum, "operator", &[]);
+    let admin = super::serve::token(&actum, "admin", &[]);
     let refused = server.post(&guest, "/v1/runs", json!({"items": [item("x", "a")]})).is(403);
     assert!(refused["error"]["hint"].as_str().unwrap().contains("shared workspace"), "{refused}");
     // Nobody's disk is read for others; whoever sits at the machine has made it known.
@@ -445,11 +458,13 @@ fn other_tenants_run_on_shared_workspaces_only() {
     for other in [text.replace("tenants = [\"*\"]\n", ""), text.replace("made-", "other-")] {
         assert_ne!(other, text);
         actum.file("actum.toml", other);
+        server.post(&admin, "/v1/config/reload", json!({})).is(200);
         for what in ["fork", "resume", "replay"] {
             assert_eq!(again(what), 403, "{what}");
         }
     }
     actum.file("actum.toml", text);
+    server.post(&admin, "/v1/config/reload", json!({})).is(200);
     assert_eq!(again("fork"), 202);
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use serde_json::json;
 
 use super::actum;
-use super::bridge::{WIDE, good, out, shell, wide, with_tools};
+use super::bridge::{WIDE, good, good_with_consent, out, shell, wide, with_tools};
 use super::run::one;
 use super::tools::{adapter, add, call, refused, tool, try_add, waits, with};
 
@@ -129,7 +129,7 @@ fn a_tool_that_knows_a_secret_does_not_run_what_the_agent_wrote() {
     let script = "echo 'echo $TOKEN | rev' > report.sh; actum tool call T > out/said";
     let actum = with_tools(script, "", &[tools]).with_env("TOOL_TOKEN", "a-long-token");
     actum.file("report.sh", "echo as it was");
-    good(&actum);
+    good_with_consent(&actum);
     assert_eq!(out(&actum, "said"), "as it was\n");
 }
 
@@ -145,20 +145,20 @@ fn an_agent_does_not_fill_the_machine_with_answers() {
     super::bridge::repeats(&actum, &super::run::id(&run));
 }
 
+/// A run could have put the link there: it is not followed, and the refusal says which name it is.
 #[test]
-fn what_a_link_leads_to_is_part_of_what_is_remembered() {
+fn a_link_in_the_scope_of_a_tool_is_refused() {
     let actum = actum();
     let entry = with(tool("T", &["cat"]), "scope/filesystem", json!(["data"]));
     add(&actum, &[entry, adapter("A", "T", json!({"executable": "cat", "base_args": ["x"]}))]);
     actum.file("real/x", "one");
     symlink("real", actum.path("data")).unwrap();
-    let said = || {
-        let ended = actum.run(&["exec", "--json", "--tool", "T", "--session", "s"]);
-        (ended.json()["output"].clone(), ended.json()["cached"].clone())
-    };
-    while said().1 != json!(true) {}
-    actum.file("real/x", "two");
-    assert_eq!(said(), (json!("two"), json!(false)));
+    let refused = actum.run(&["exec", "--json", "--tool", "T", "--session", "s"]);
+    let shown = format!("{}{}", refused.stdout, refused.stderr);
+    assert!(
+        refused.code != 0 && shown.contains("T cannot use data of ") && shown.contains("\"output\":null"),
+        "{shown}"
+    );
 }
 
 /// The smallest MCP server: one tool that says what is in a file.

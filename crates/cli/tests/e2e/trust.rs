@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use actum_contract::digest::Digest;
 use actum_ledger::receipt::{key_id, seal};
+use actum_testkit::folder::Folder;
 use actum_testkit::program::Program;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,13 +18,25 @@ use serde_json::{Value, json};
 use super::receipt::slip_in;
 use super::run::{id, item, one, project};
 
-/// A project of a user who has a home.
-fn at_home() -> Program {
+/// A project of a user who has a home, which is not in the project.
+struct AtHome {
+    actum: Program,
+    home: Folder,
+}
+
+impl std::ops::Deref for AtHome {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.actum
+    }
+}
+
+fn at_home() -> AtHome {
     let actum = project(&[("a", "date +%N > a"), ("b", "date +%N > b")]);
-    fs::create_dir(actum.path("home")).unwrap();
-    actum.file(".gitignore", "home\n");
-    let home = actum.path("home").display().to_string();
-    actum.with_env("HOME", &home)
+    let home = Folder::new();
+    let actum = actum.with_env("HOME", &home.path().display().to_string());
+    AtHome { actum, home }
 }
 
 fn published(actum: &Program, agent: &str) -> String {
@@ -119,14 +132,14 @@ fn the_key_is_kept_outside_the_workspace_and_found_again() {
     let actum = at_home();
     let first = published(&actum, "a");
     let key = key_file(&actum);
-    assert!(key.starts_with(actum.path("home/.local/state/actum/keys")), "{}", key.display());
+    assert!(key.starts_with(actum.home.join(".local/state/actum/keys")), "{}", key.display());
     assert!(!actum.path(".actum/key.pem").exists());
     let own = shown_id(&actum);
     // A moved project keeps its key, and a copied one has it too.
     let moved = super::actum();
     let to = moved.path("project");
     fs::rename(actum.folder(), &to).unwrap();
-    let home = to.join("home").display().to_string();
+    let home = actum.home.path().display().to_string();
     let at = to.display().to_string();
     let there = super::actum().with_env("HOME", &home);
     assert_eq!(there.run(&["key", "show", "--json", "-C", &at]).json()["keyid"], own.as_str());
@@ -144,9 +157,8 @@ fn a_key_below_the_workspace_is_still_read_and_pinned() {
     let run = published(&actum, "a");
     let beside = actum.path(".actum/key.pem");
     assert!(beside.exists());
-    fs::create_dir(actum.path("home")).unwrap();
-    let home = actum.path("home").display().to_string();
-    let actum = actum.with_env("HOME", &home);
+    let home = Folder::new();
+    let actum = actum.with_env("HOME", &home.path().display().to_string());
     assert_eq!(actum.run(&["verify", &run]).code, 0);
     // Another key in its place is noticed: it could have been put there by whoever can write to the folder.
     let own = fs::read(&beside).unwrap();
