@@ -305,10 +305,10 @@ impl HiddenEntries<'_> {
             let listed = match std::fs::read_dir(&folder) {
                 Ok(listed) => listed,
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                    // What cannot be listed may still be entered by name.
-                    let own = folder.join(OWN);
-                    let shown = own.strip_prefix(top).map_or_else(|_| own.clone(), |inner| shown.join(inner));
-                    self.found.extend(own.symlink_metadata().is_ok().then_some(shown));
+                    // It cannot be listed, but entered by name: it is hidden as a whole. The top is what the user grants.
+                    let hidden = if folder == top { folder.join(OWN) } else { folder };
+                    let shown = hidden.strip_prefix(top).map_or_else(|_| hidden.clone(), |inner| shown.join(inner));
+                    self.found.extend(hidden.symlink_metadata().is_ok().then_some(shown));
                     continue;
                 }
                 // It was removed meanwhile.

@@ -174,6 +174,11 @@ pub(crate) fn require(publishing: &Publishing<'_>, confirmed: Option<&str>, out:
     }
     match confirmed {
         Some("") => ask(&obeyed, of, out),
+        // A program can repeat a digest. Files that Actum itself obeys need the person.
+        Some(_) if !obeyed.own.is_empty() => {
+            Err(refused(&obeyed, "Actum obeys some of them, so a person has to confirm")
+                .hint(format!("`actum apply {of} --protected` on a terminal shows the diff and asks")))
+        }
         Some(digits) if digits == obeyed.digits() => Ok(()),
         Some(_) => Err(refused(&obeyed, "the diff is not the one that was confirmed")
             .hint(format!("`actum apply {of} --protected` shows the diff as it is now"))),
@@ -195,8 +200,13 @@ fn ask(obeyed: &Obeyed, of: &str, out: &Out) -> Result<(), Failure> {
         out.aside(&format!("{} is too long to be shown: `actum diff {of}` and its files do", clean(&path.to_string())));
     }
     if !stdin_is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(refused(obeyed, "there is no terminal to ask on")
-            .hint(format!("`actum apply {of} --protected={}` confirms exactly this diff", obeyed.digits())));
+        let failure = refused(obeyed, "there is no terminal to ask on");
+        return Err(match obeyed.own.is_empty() {
+            true => {
+                failure.hint(format!("`actum apply {of} --protected={}` confirms exactly this diff", obeyed.digits()))
+            }
+            false => failure.hint("run the command on a terminal: files that Actum obeys need a person"),
+        });
     }
     let files = count(obeyed.changes.len() as u64, "file", "files");
     out.aside(&format!("programs obey {}\npublish {files} as shown? type yes:", obeyed.named()));

@@ -43,6 +43,8 @@ const RETIRED: &str = "keys";
 const PINNED: &str = "pinned.pem";
 /// The id of the project's key, below `.actum`: by it the key is found after the project was moved or copied.
 const KEY_ID: &str = "key.id";
+/// The path of the project that a key was made for, beside the key.
+const PROJECT: &str = "project";
 
 #[derive(Debug)]
 pub(crate) struct Key {
@@ -53,6 +55,8 @@ pub(crate) struct Key {
 /// Where the keys of a project are kept.
 #[derive(Debug)]
 struct KeyFolders {
+    /// The project's own path.
+    root: PathBuf,
     /// Outside the workspace. None if this user has no home.
     state: Option<PathBuf>,
     /// Below `.actum`, where older versions kept the key.
@@ -68,10 +72,18 @@ impl KeyFolders {
         let tenant = project.tenant().map(|tenant| tenant.as_str().to_owned()).unwrap_or_default();
         let tenant = Digest::blake3(tenant.as_bytes()).to_hex();
         let state = project.state_folder().map(|state| state.join("keys").join(&name[..32]).join(&tenant[..16]));
-        Self { state, beside }
+        Self { root, state, beside }
     }
 
-    /// Finds the key of a project that was at another path before, and copies it to this path's folder.
+    /// Remembers the project's path beside its key.
+    fn name_project(&self) {
+        if let Some(state) = self.state.as_ref().filter(|state| !state.join(PROJECT).exists()) {
+            let _ = write_new(&state.join(PROJECT), self.root.as_os_str().as_encoded_bytes());
+        }
+    }
+
+    /// Finds the key of a project that was at another path before, and copies it to this path's folder. The id in the project
+    /// is not enough: a project of somebody else's could name it. Nothing may be left where the key's project was.
     fn adopt(&self) -> Option<PathBuf> {
         let state = self.state.as_ref()?;
         let wanted = std::fs::read_to_string(self.beside.join(KEY_ID)).ok()?;
@@ -80,14 +92,23 @@ impl KeyFolders {
         };
         let projects = folders(state.parent()?.parent()?);
         let is_wanted = |folder: &PathBuf| Key::read(folder.join(KEY)).is_ok_and(|key| key.id() == wanted.trim());
-        let from = projects.iter().flat_map(|project| folders(project)).find(is_wanted)?;
+        let has_moved = |folder: &PathBuf| {
+            use std::os::unix::ffi::OsStringExt as _;
+
+            let path = std::fs::read(folder.join(PROJECT)).ok().map(std::ffi::OsString::from_vec);
+            path.is_some_and(|path| Path::new(&path).symlink_metadata().is_err())
+        };
+        let mut candidates = projects.iter().flat_map(|project| folders(project)).filter(is_wanted);
+        let from = candidates.find(has_moved)?;
         make_private(&state.join(TRUSTED)).ok()?;
         let kept = folders(&from.join(TRUSTED)).into_iter().map(|path| (path, state.join(TRUSTED)));
-        let own = folders(&from).into_iter().filter(|path| !path.ends_with(KEY)).map(|path| (path, state.clone()));
+        let is_of_place = |path: &PathBuf| path.ends_with(KEY) || path.ends_with(PROJECT);
+        let own = folders(&from).into_iter().filter(|path| !is_of_place(path)).map(|path| (path, state.clone()));
         // The key last: without it nothing here counts.
         for (path, to) in kept.chain(own).chain([(from.join(KEY), state.clone())]).filter(|(path, _)| path.is_file()) {
             write_new(&to.join(path.file_name()?), &std::fs::read(&path).ok()?).ok()?;
         }
+        self.name_project();
         Some(state.join(KEY)).filter(|path| path.exists())
     }
 
@@ -162,6 +183,7 @@ impl Key {
     pub(crate) fn find(project: &Project) -> Result<Option<Self>, Failure> {
         let folders = KeyFolders::of(project);
         if let Some(path) = folders.state.as_ref().map(|state| state.join(KEY)).filter(|path| path.exists()) {
+            folders.name_project();
             return Self::read(path).map(Some);
         }
         let path = folders.beside.join(KEY);
@@ -181,9 +203,10 @@ impl Key {
         }
         project.folder()?;
         let folders = KeyFolders::of(project);
-        match folders.state.filter(|state| make_private(state).is_ok()) {
+        match folders.state.clone().filter(|state| make_private(state).is_ok()) {
             Some(state) => {
                 let key = Self::make(state.join(KEY))?;
+                folders.name_project();
                 key.name_in(&folders.beside);
                 Ok(key)
             }

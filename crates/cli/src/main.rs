@@ -20,6 +20,7 @@ mod folder;
 mod hook;
 mod housekeeping;
 mod key;
+mod known_head;
 mod log;
 mod metrics;
 mod model;

@@ -14,11 +14,11 @@ use std::path::{Component, Path, PathBuf};
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use actum_sandbox::Access;
-use actum_workspace::{Change, TreePath, steering_changes, top_links};
+use actum_workspace::{Change, TreePath, linked_paths, steering_changes, top_links};
 
 use crate::failure::Failure;
 use crate::obeyed::{self, ObeyedKind, ObeyedName};
-use crate::run::{ADMISSION, REPOSITORIES_ARE_OBEYED};
+use crate::run::{ADMISSION, LINKS_ARE_FOLLOWED, REPOSITORIES_ARE_OBEYED};
 use crate::ui::clean;
 
 /// In a repository's own folder: what makes git run something or look elsewhere.
@@ -27,7 +27,8 @@ const IN_GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir", "mo
 /// What programs obey in repositories of other systems. What a repository keeps there besides has to stay writable.
 const IN_REPOSITORY: &[(&str, &[&str])] = &[
     (".hg", &["hgrc", "hgrc-not-shared", "sharedpath", "requires"]),
-    (".jj", &["repo/config.toml", "config.toml"]),
+    (".jj", &["repo", "repo/config.toml", "config.toml", "repo/store", "repo/store/git_target", "repo/store/type"]),
+    (".repo", &["repo", "manifests", "manifests.git", "manifest.xml", "hooks", "repo.git"]),
     (".bzr", &["branch"]),
     (".sl", &["config", "sharedpath", "requires"]),
     (".pijul", &["config"]),
@@ -82,7 +83,11 @@ impl ObeyedChanges {
             true => steering_changes(blobs, after, changes)?,
             false => Vec::new(),
         };
-        let behind = behind_links(blobs, before, rules)?;
+        let behind = match rules >= LINKS_ARE_FOLLOWED {
+            true if changes.is_empty() => Vec::new(),
+            true => behind_obeyed_links(blobs, before, rules)?,
+            false => behind_links(blobs, before, rules)?,
+        };
         Ok(Self { behind, steering: steering.into_iter().collect(), rules })
     }
 
@@ -123,7 +128,17 @@ pub(crate) fn is_own(path: &Path) -> bool {
     path.iter().any(|part| is(part, &["actum.toml", ".actum"]))
 }
 
-/// What links at the top of a workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`.
+/// Returns what links with obeyed names lead to, and the links on the way: `.husky/pre-commit → ../scripts/check.sh`.
+fn behind_obeyed_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathBuf>, Failure> {
+    let is_followed = |path: &TreePath| {
+        let path = path.as_path();
+        is_obeyed(path, rules) || path.file_name().is_some_and(|name| is(name, &[".github"]))
+    };
+    let found = linked_paths(blobs, tree, &is_followed)?;
+    Ok(found.into_iter().map(|path| path.as_path().to_owned()).collect())
+}
+
+/// What links at the top of a workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`. By older rules.
 fn behind_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for (path, target) in top_links(blobs, tree)? {
@@ -168,6 +183,8 @@ impl Seen {
             self.add_git(top);
         }
         let is_root = actum_sandbox::is_root();
+        // Some names are obeyed below a folder of a certain name only, which may be the top itself: `.github/workflows`.
+        let above = top.parent().unwrap_or(top);
         let mut waiting = vec![(top.to_owned(), ADMISSION)];
         let mut entries = 0;
         while let Some((folder, rules)) = waiting.pop() {
@@ -187,10 +204,12 @@ impl Seen {
                     self.add(path);
                     continue;
                 }
-                let row = obeyed::named(path.strip_prefix(top).unwrap_or(&path)).filter(|row| counts(row, rules));
+                let row = obeyed::named(path.strip_prefix(above).unwrap_or(&path)).filter(|row| counts(row, rules));
                 if let Some(row) = row {
                     if row.kind == ObeyedKind::Repository && is_folder {
                         self.add_parts(&path, &name);
+                        // Some keep a store of git inside.
+                        waiting.push((path.clone(), RULES_IN_STORES));
                     }
                     self.add(path);
                 } else if is_root && runs_as_its_owner(&entry) {
@@ -336,10 +355,41 @@ fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Opti
     let name = path.file_name()?.to_string_lossy().trim_start_matches('.').to_owned();
     let place = folder.join(format!("{name}.aside"));
     match actum_sandbox::move_beneath(top, path, &place) {
-        Ok(()) => Some(place),
+        Ok(()) => {
+            disarm(top, &place);
+            Some(place)
+        }
         Err(_) => {
             let _ = fs::remove_dir(&folder);
             None
+        }
+    }
+}
+
+/// Renames what makes a folder a repository of git, at every depth: nobody who looks into what was put aside runs its commands.
+fn disarm(top: &Path, place: &Path) {
+    let mut waiting = vec![place.to_owned()];
+    let mut entries = 0;
+    while let Some(folder) = waiting.pop() {
+        let is_folder = fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir());
+        if !is_folder || entries > ENTRIES_MAX {
+            continue;
+        }
+        let _ = actum_sandbox::open_up(top, &folder);
+        let is_git = looks_like_git(&folder);
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            entries += 1;
+            let (name, path) = (entry.file_name(), entry.path());
+            let is_part = is_git && (is(&name, &["HEAD", "commondir"]) || is(&name, IN_GIT));
+            if is_part || is(&name, &[".git"]) {
+                let mut aside = name.clone();
+                aside.push(".aside");
+                let aside = folder.join(aside);
+                let _ = actum_sandbox::move_beneath(top, &path, &aside);
+                waiting.push(aside);
+            } else {
+                waiting.push(path);
+            }
         }
     }
 }

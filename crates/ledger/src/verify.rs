@@ -63,6 +63,10 @@ pub enum Flaw {
     ReceiptBeyond { size: u64, receipt: String },
     #[error("the log up to here is not the one that {0} was signed over")]
     ReceiptHead(String),
+    #[error("{0} cannot be compared with the log: it was altered")]
+    ReceiptAltered(String),
+    #[error("{0}")]
+    OtherLog(String),
 }
 
 /// The head of a log as a signed receipt states it.

@@ -171,11 +171,21 @@ pub enum Wall {
     Cores,
     Disk,
     Owners,
+    /// What the kernel counts for all cells of a user together.
+    Shares,
 }
 
 impl Wall {
-    pub const ALL: [Self; 7] =
-        [Self::Landlock, Self::Seccomp, Self::Memory, Self::Processes, Self::Cores, Self::Disk, Self::Owners];
+    pub const ALL: [Self; 8] = [
+        Self::Landlock,
+        Self::Seccomp,
+        Self::Memory,
+        Self::Processes,
+        Self::Cores,
+        Self::Disk,
+        Self::Owners,
+        Self::Shares,
+    ];
 
     /// Some machines do not have these. All others stand everywhere, or there is no cell.
     pub const MAY_BE_MISSING: [Self; 2] = [Self::Landlock, Self::Owners];
@@ -189,6 +199,7 @@ impl Wall {
             Self::Cores => "cores",
             Self::Disk => "disk",
             Self::Owners => "owners",
+            Self::Shares => "shares",
         }
     }
 

@@ -83,14 +83,15 @@ fn folder_beneath(top: &Path, inner: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(&top, inner, flags, Mode::empty(), resolve)?)
 }
 
-/// Gives the owner all rights to a folder beneath `top`. It is his, and somebody has closed it against him.
+/// Gives the owner all rights to a folder beneath `top`, which a program has closed against its owner.
 pub fn open_up(top: &Path, folder: &Path) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::PermissionsExt as _;
     let opened = folder_beneath(top, folder.strip_prefix(top).unwrap_or(folder))?;
     // The folder that is open, whatever has its name by now.
     let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    std::fs::set_permissions(itself, std::fs::Permissions::from_mode(0o700))
+    let mode = std::fs::metadata(&itself)?.permissions().mode() & 0o7777;
+    std::fs::set_permissions(itself, std::fs::Permissions::from_mode(mode | 0o700))
 }
 
 /// Moves something beneath `top` to another place beneath it, whatever its rights are.
@@ -115,7 +116,11 @@ pub fn move_beneath(top: &Path, from: &Path, to: &Path) -> io::Result<()> {
 /// Makes a folder beneath `top` that was not there, for the owner alone.
 pub fn make_beneath(top: &Path, name: &str) -> io::Result<PathBuf> {
     let opened = folder_beneath(top, Path::new(""))?;
-    rustix::fs::mkdirat(&opened, name, Mode::from_raw_mode(0o700))?;
+    let make = || rustix::fs::mkdirat(&opened, name, Mode::from_raw_mode(0o700));
+    if make().is_err() {
+        let _ = open_up(top, top);
+        make()?;
+    }
     Ok(top.join(name))
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct Enter {
     pub trees: Option<usize>,
     /// It will be put into a control group if it lives long enough.
     pub grouped_later: bool,
+    /// On the machine its processes belong to a user that no other cell has.
+    pub has_own_user: bool,
     pub kept: Vec<Kept>,
 }
 
@@ -330,7 +332,7 @@ impl<'a> Life<'a> {
             match said {
                 Before::Walled { landlock, cores } => {
                     questions = passed.into_iter().next();
-                    note_walls(&enter, landlock, cores, kept);
+                    note_walls(&enter, isolated, landlock, cores, kept);
                 }
                 Before::Bare(_) => {}
                 Before::NotWalled(why) => return Err(why),
@@ -585,7 +587,7 @@ fn receive_trees(orders: &UnixStream, mut trees: Vec<OwnedFd>, count: usize) -> 
 }
 
 /// Which walls stand, and by what.
-fn note_walls(enter: &Enter, landlock: bool, cores: usize, kept: &mut Vec<Kept>) {
+fn note_walls(enter: &Enter, isolated: bool, landlock: bool, cores: usize, kept: &mut Vec<Kept>) {
     let mut say = |wall, by: String, weaker| kept.push(Kept { wall, by, weaker });
     say(Wall::Landlock, if landlock { "landlock".into() } else { NO_LANDLOCK.into() }, !landlock);
     say(Wall::Seccomp, "own filter; other architectures end the process".into(), false);
@@ -603,6 +605,17 @@ fn note_walls(enter: &Enter, landlock: bool, cores: usize, kept: &mut Vec<Kept>)
     say(Wall::Processes, by, false);
     say(Wall::Cores, format!("bound to {cores} of the processors"), false);
     say(Wall::Disk, "changed files are counted, and there is a ceiling for each".into(), false);
+    let buffers = match isolated {
+        true => "buffers of sockets count as memory",
+        false => "buffers of sockets are not counted, because the network is the machine's",
+    };
+    let user = match enter.has_own_user {
+        true => "a user of its own",
+        false => {
+            "a part of what the kernel counts per user, but for pipes and descriptors in flight, which all cells share"
+        }
+    };
+    say(Wall::Shares, format!("{user}; {buffers}"), false);
 }
 
 const NO_LANDLOCK: &str = "this kernel enforces only a part of the rules, or none";

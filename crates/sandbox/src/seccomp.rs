@@ -142,6 +142,9 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP) as u32;
 
 /// Kinds of sockets that stay within the cell's own network. Others reach past it, or into the kernel.
+/// Protocols of sockets: those whose buffers are counted, and ICMP, which sends nothing large. 1 is also that of unix sockets.
+const PROTOCOLS: &[u32] =
+    &[0, libc::IPPROTO_ICMP as u32, libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32, libc::IPPROTO_ICMPV6 as u32];
 const FAMILIES: &[u32] = &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32];
 
 /// Modes of `fallocate` that make a file smaller. All others take room faster than it can be counted; libraries write instead.
@@ -319,7 +322,13 @@ impl Rule {
             Self::Family => {
                 p.load_argument(0);
                 for family in FAMILIES {
-                    p.when(IS, *family, |p| p.ends(ALLOW));
+                    p.when(IS, *family, |p| {
+                        p.load_argument(2);
+                        for protocol in PROTOCOLS {
+                            p.when(IS, *protocol, |p| p.ends(ALLOW));
+                        }
+                        p.ends(fail(libc::EPROTONOSUPPORT));
+                    });
                 }
                 p.ends(fail(libc::EAFNOSUPPORT));
             }

@@ -19,11 +19,17 @@ const UNIX_MESSAGE_BYTES: usize = 16;
 const BY_FAMILY: u16 = 20;
 const REQUEST_LIST: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 
-/// Attributes that are asked for: `INET_DIAG_SKMEMINFO`; of unix sockets `UNIX_DIAG_RQLEN` and `UNIX_DIAG_MEMINFO`.
+/// Attributes that are asked for: `INET_DIAG_SKMEMINFO`; of unix sockets `UNIX_DIAG_PEER`, `UNIX_DIAG_RQLEN` and
+/// `UNIX_DIAG_MEMINFO`.
 const INET_MEMORY: u16 = 7;
+const UNIX_PEER: u16 = 2;
 const UNIX_QUEUES: u16 = 4;
 const UNIX_MEMORY: u16 = 5;
-const SHOW_QUEUES_AND_MEMORY: u32 = 0x10 | 0x20;
+const SHOW_ALL: u32 = 0x4 | 0x10 | 0x20;
+
+/// The most that the kernel takes for one byte in flight, and for all of a closed sender's bytes by default.
+const MESSAGE_BYTES_MAX: u64 = 1 << 10;
+const CLOSED_SENDER_BYTES_MAX: u64 = 208 << 10;
 
 /// Places in an account of memory (`SK_MEMINFO_*`).
 const RECEIVED: usize = 0;
@@ -58,15 +64,32 @@ impl SocketTable {
         for request in inet {
             each_message(line, &request, |message| bytes += inet_bytes(message));
         }
-        // What is in flight is held by its sender; of one that is closed only the receiver's queue tells.
-        let (mut held, mut queued) = (0, 0);
-        each_message(line, &unix_request(), |message| {
-            held += attribute(message, UNIX_MESSAGE_BYTES, UNIX_MEMORY).map_or(0, memory);
-            queued += attribute(message, UNIX_MESSAGE_BYTES, UNIX_QUEUES).map_or(0, |queues| number(queues, 0));
-        });
-        bytes + held.max(queued)
+        each_message(line, &unix_request(), |message| bytes += unix_bytes(message));
+        bytes
     }
 }
+
+/// Returns the memory that a unix socket stands for. What is in flight is in the account of its sender. Once that is closed,
+/// only the receiver's queue is left to go by: it gives the bytes sent, or those of the first message.
+fn unix_bytes(message: &[u8]) -> u64 {
+    let value = |wanted| attribute(message, UNIX_MESSAGE_BYTES, wanted);
+    let held = value(UNIX_MEMORY).map_or(0, memory);
+    let has_sender = value(UNIX_PEER).is_some_and(|peer| number(peer, 0) != 0);
+    // A listener has connections in its queue, which are sockets of their own.
+    let is_listening = message.get(2).is_some_and(|state| *state == LISTEN);
+    let queued = value(UNIX_QUEUES).map_or(0, |queues| number(queues, 0));
+    match has_sender || is_listening {
+        true => held,
+        false if message.get(1).is_some_and(|kind| i32::from(*kind) == libc::SOCK_STREAM) => {
+            held + (queued * MESSAGE_BYTES_MAX).min(CLOSED_SENDER_BYTES_MAX.max(queued))
+        }
+        // Of several messages only the first is told.
+        false => held + if queued > 0 { CLOSED_SENDER_BYTES_MAX.max(queued) } else { 0 },
+    }
+}
+
+/// `TCP_LISTEN`, also of unix sockets.
+const LISTEN: u8 = 10;
 
 fn request(body: &[u8]) -> Vec<u8> {
     let length = (HEADER_BYTES + body.len()) as u32;
@@ -90,7 +113,7 @@ fn unix_request() -> Vec<u8> {
     let mut body = vec![libc::AF_UNIX as u8, 0, 0, 0];
     body.extend(u32::MAX.to_ne_bytes());
     body.extend(0_u32.to_ne_bytes());
-    body.extend(SHOW_QUEUES_AND_MEMORY.to_ne_bytes());
+    body.extend(SHOW_ALL.to_ne_bytes());
     body.extend([0; 8]);
     request(&body)
 }

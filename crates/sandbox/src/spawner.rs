@@ -470,6 +470,7 @@ impl Helper {
                 counters: counters.len(),
                 trees: count,
                 grouped_later: slot.group_at.is_some(),
+                has_own_user: slot.user.is_some(),
                 kept: kept.clone(),
             };
             let passed = [line.as_fd()].into_iter().chain(channel::borrow(&standard));

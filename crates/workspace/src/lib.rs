@@ -45,7 +45,7 @@ pub use error::{Conflict, Error, Result};
 pub use fit::{Rebased, rebase};
 pub use freeze::Frozen;
 pub use journal::{Cause, Publication};
-pub use link::{new_leaving_links, top_links};
+pub use link::{linked_paths, new_leaving_links, top_links};
 pub use patch::{CompletePatch, complete_patch, patch};
 pub use path::TreePath;
 pub use pending::{PendingPublication, forget as forget_marker, pending};
@@ -59,6 +59,7 @@ pub use stage::{FileView, Freshness, Mode, NewStage, OverlayView, Sealed, Stage,
 pub use thaw::thaw_new;
 pub use transaction::try_exchange;
 pub use tree::{
-    Kind, Node, contents as tree_contents, diff, fetch, folder_bytes, is_whole, leaves, lookup, read_at_most,
+    Kind, Node, contents as tree_contents, diff, empty as empty_tree, fetch, folder_bytes, is_whole, leaves, lookup,
+    read_at_most,
 };
 pub use workspace::{Lock, LockHolder, Recovered, Workspace, is_own_folder, make_own_folder};

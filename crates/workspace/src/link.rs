@@ -39,6 +39,16 @@ pub fn top_links(blobs: &dyn Blobs, tree: Digest) -> Result<Vec<(TreePath, Vec<u
     links.map(|(name, node)| Ok((TreePath::ROOT.join(&name), blobs.read(node.digest)?))).collect()
 }
 
+/// Returns the paths of a tree that certain links lead to, with the links on the way. Those that lead out of it are left out.
+pub fn linked_paths(blobs: &dyn Blobs, tree: Digest, is_followed: &dyn Fn(&TreePath) -> bool) -> Result<Vec<TreePath>> {
+    let links = Links::read(blobs, tree)?;
+    let mut found: Vec<TreePath> =
+        links.0.keys().filter(|path| is_followed(path)).flat_map(|path| links.way(path).unwrap_or_default()).collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
 /// The links of a tree and what they say.
 struct Links(HashMap<TreePath, Vec<u8>>);
 
@@ -51,41 +61,48 @@ impl Links {
 
     /// Whether a link leads out of the workspace, or into a folder that belongs to git or to us.
     fn leaves(&self, link: &TreePath) -> bool {
+        self.0.contains_key(link) && self.way(link).is_none()
+    }
+
+    /// Returns the links on the way from one, and where that ends. None if it leads out of the workspace, or into a folder that
+    /// belongs to git or to us.
+    fn way(&self, link: &TreePath) -> Option<Vec<TreePath>> {
         let mut at: Vec<Vec<u8>> = link.names().map(<[u8]>::to_vec).collect();
         at.pop();
-        let Some(target) = self.0.get(link) else { return false };
         // What is still to be walked, the next name last.
         let mut ahead: Vec<Vec<u8>> = Vec::new();
+        let mut way = Vec::new();
         let mut hops = 0;
         let mut follow = |target: &[u8], ahead: &mut Vec<Vec<u8>>| {
             hops += 1;
             ahead.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
-            target.starts_with(b"/") || hops > HOPS_MAX
+            !target.starts_with(b"/") && hops <= HOPS_MAX
         };
-        if follow(target, &mut ahead) {
-            return true;
+        if !follow(self.0.get(link)?, &mut ahead) {
+            return None;
         }
         while let Some(name) = ahead.pop() {
             match &*name {
                 b"" | b"." => continue,
                 b".." => {
-                    if at.pop().is_none() {
-                        return true;
-                    }
+                    at.pop()?;
                     continue;
                 }
-                name if is_own(name) => return true,
+                name if is_own(name) => return None,
                 _ => at.push(name),
             }
             let here = TreePath::new(&at.join(&b'/'));
-            if let Some(target) = here.and_then(|here| self.0.get(&here)) {
+            if let Some((here, target)) = here.and_then(|here| Some((here.clone(), self.0.get(&here)?))) {
                 at.pop();
-                if follow(target, &mut ahead) {
-                    return true;
+                way.push(here);
+                if !follow(target, &mut ahead) {
+                    return None;
                 }
             }
         }
-        false
+        // The whole workspace is nothing that could be named.
+        way.extend(TreePath::new(&at.join(&b'/')).filter(|_| !at.is_empty()));
+        Some(way)
     }
 }
 
@@ -124,5 +141,23 @@ mod tests {
         let mut leaving: Vec<String> = all.0.keys().filter(|path| all.leaves(path)).map(ToString::to_string).collect();
         leaving.sort_unstable();
         assert_eq!(leaving, ["GIT", "a/out", "absolute", "behind", "git", "own", "round", "through"]);
+    }
+
+    #[test]
+    fn a_way_names_every_link_and_its_end() {
+        let all = links(&[
+            (".husky/pre-commit", "../scripts/check.sh"),
+            (".envrc", "step"),
+            ("step", "dir/env.sh"),
+            ("dir", "real"),
+            ("out", "../x"),
+        ]);
+        let way = |from: &str| {
+            let way = all.way(&TreePath::new(from.as_bytes()).unwrap());
+            way.map(|way| way.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(way(".husky/pre-commit").unwrap(), ["scripts/check.sh"]);
+        assert_eq!(way(".envrc").unwrap(), ["step", "dir", "real/env.sh"]);
+        assert_eq!((way("out"), way("none")), (None, None));
     }
 }

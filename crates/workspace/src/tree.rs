@@ -105,7 +105,8 @@ pub(crate) fn encode<'a>(entries: impl IntoIterator<Item = (&'a [u8], Node)>) ->
     bytes
 }
 
-pub(crate) fn empty() -> Digest {
+/// Returns the digest of a tree without entries.
+pub fn empty() -> Digest {
     Digest::blake3(MAGIC)
 }
 

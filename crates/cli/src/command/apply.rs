@@ -3,7 +3,7 @@
 use actum_contract::digest::Digest;
 use actum_ledger::head::Cause;
 use actum_ledger::run::Run;
-use actum_workspace::{Stage, diff};
+use actum_workspace::{Stage, diff, new_leaving_links};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::folder;
 use crate::project::Project;
 use crate::run::Open;
 use crate::shared::Wanted;
-use crate::ui::{Out, count};
+use crate::ui::{Out, clean, count};
 use crate::workspace::{self, Ledger, Opened, deltas_json, deltas_text, new_id, now_ms, paths_json};
 
 #[derive(Debug, Args)]
@@ -171,6 +171,12 @@ impl Apply {
         if let Some(first) = publication.drift.first() {
             let many = count(publication.drift.len() as u64, "other path was", "other paths were");
             out.remark(&format!("{many} changed by others since the stage was made, the first: {first}"));
+        }
+        let changes = &sealed.changes;
+        let leaving = new_leaving_links(opened.workspace.blobs(), sealed.base, sealed.after, changes)?;
+        if let Some(first) = leaving.first() {
+            let many = count(leaving.len() as u64, "link leads", "links lead");
+            out.remark(&format!("{many} out of the workspace, the first: {}", clean(&first.to_string())));
         }
         remark_left_out(&sealed.left_out, out);
         if !publication.changes.is_empty() {

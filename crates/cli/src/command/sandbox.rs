@@ -206,11 +206,13 @@ impl Sandbox {
             }
         });
         let log = egress.map(Egress::end).unwrap_or_default();
-        if !self.keep_protected {
-            put_aside(&writable, &seen, out);
-        }
+        let is_clean = self.keep_protected || put_aside(&writable, &seen, out);
         match report {
-            Ok(report) => Ok(tell(&report, &log, &name, &limits, out)),
+            Ok(report) => {
+                let code = tell(&report, &log, &name, &limits, out);
+                // A script must not go on as if nothing had been left there.
+                Ok(if code == 0 && !is_clean { NO_SANDBOX } else { code })
+            }
             Err(e) if was_started => {
                 out.warn(&format!("{name} did not end by itself: {e}"));
                 Ok(End::Signalled(KILLED).code())
@@ -259,9 +261,10 @@ fn denied(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     paths.iter().map(one).collect()
 }
 
-fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) {
+/// Puts aside what the command made and other programs obey. Returns false if some of it is still there.
+fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) -> bool {
     if writable.is_empty() {
-        return;
+        return true;
     }
     let (taken, is_partial) = protect::take_away(writable, seen, &new_id());
     for one in &taken {
@@ -275,6 +278,7 @@ fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) {
     if is_partial || seen.is_partial {
         out.warn("there are too many files to look at all of them: some that are obeyed by others may have been left");
     }
+    taken.iter().all(|one| one.now.is_some())
 }
 
 /// Says what the exit code alone does not say.

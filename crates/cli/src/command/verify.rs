@@ -21,6 +21,7 @@ use super::ledger::Whose;
 use crate::document::Document;
 use crate::failure::Failure;
 use crate::key::{Key, TrustedKeys};
+use crate::known_head::KnownHead;
 use crate::project::Project;
 use crate::seat::home_of;
 use crate::ui::{Out, count};
@@ -119,30 +120,52 @@ pub(crate) enum Receipts {
     Ignored,
 }
 
-/// Returns the heads of a log that receipts in the folders of runs state, as far as a trusted key has signed them, and how many
-/// receipts are signed by keys that are not trusted.
-fn signed_heads(project: &Project, keys: &TrustedKeys, tenant: &Tenant, log_name: &str) -> (Vec<SignedHead>, usize) {
-    let mut unknown = 0;
-    let runs = home_of(project.root(), tenant).join("runs");
-    let read = |folder: std::fs::DirEntry| {
-        let bytes = std::fs::read(folder.path().join("RECEIPT.json")).ok()?;
-        let receipt = Receipt::read(&serde_json::from_slice(&bytes).ok()?).ok()?;
-        let Some(key) = keys.with_id(&receipt.key_id) else {
-            unknown += 1;
-            return None;
-        };
-        receipt.verify(key).ok()?;
-        let ledger = receipt.predicate().get("ledger")?;
-        let text = |name: &str| ledger.get(name).and_then(Value::as_str);
-        if text("origin") != Some(log_name) {
-            return None;
+/// What the receipts in the folders of runs say of a log.
+#[derive(Debug, Default)]
+struct ReceiptHeads {
+    heads: Vec<SignedHead>,
+    /// Receipts signed by keys that are not trusted.
+    unknown: usize,
+    /// Receipts that are not what was signed.
+    altered: Vec<String>,
+}
+
+impl ReceiptHeads {
+    fn read(project: &Project, keys: &TrustedKeys, tenant: &Tenant, log_name: &str) -> Self {
+        let mut found = Self::default();
+        let runs = home_of(project.root(), tenant).join("runs");
+        for folder in std::fs::read_dir(runs).into_iter().flatten().flatten() {
+            // A run that is not over has none yet, and retention removes old ones.
+            let Ok(bytes) = std::fs::read(folder.path().join("RECEIPT.json")) else { continue };
+            let name = format!("the receipt of run {}", folder.file_name().display());
+            let document = serde_json::from_slice(&bytes).ok();
+            let Some(receipt) = document.and_then(|document| Receipt::read(&document).ok()) else {
+                found.altered.push(name);
+                continue;
+            };
+            let Some(key) = keys.with_id(&receipt.key_id) else {
+                found.unknown += 1;
+                continue;
+            };
+            if receipt.verify(key).is_err() {
+                found.altered.push(name);
+                continue;
+            }
+            found.heads.extend(stated_head(&receipt, log_name, name));
         }
-        let size = ledger.get("size").and_then(Value::as_u64)?;
-        let head = Digest::from_hex(text("head")?)?;
-        Some(SignedHead { size, head, receipt: format!("the receipt of run {}", folder.file_name().display()) })
-    };
-    let heads = std::fs::read_dir(runs).into_iter().flatten().flatten().filter_map(read).collect();
-    (heads, unknown)
+        found
+    }
+}
+
+/// The head that a receipt was signed over, if that is of this log. A project may have used another store before.
+fn stated_head(receipt: &Receipt, log_name: &str, name: String) -> Option<SignedHead> {
+    let ledger = receipt.predicate().get("ledger")?;
+    let text = |name: &str| ledger.get(name).and_then(Value::as_str);
+    if text("origin") != Some(log_name) {
+        return None;
+    }
+    let size = ledger.get("size").and_then(Value::as_u64)?;
+    Some(SignedHead { size, head: Digest::from_hex(text("head")?)?, receipt: name })
 }
 
 /// Walks one log against its head, the checkpoints kept in the store and those given by hand, and what receipts state.
@@ -154,15 +177,19 @@ pub(crate) async fn walk(
     receipts: Receipts,
 ) -> Result<Finding, Failure> {
     let log_name = origin(store.store_id(), &tenant);
-    let (heads, receipts_unknown) = match receipts {
+    let known_head = KnownHead::of(project, &tenant);
+    let (stated, expected) = match receipts {
         Receipts::Compared => {
             let rows = store.rows(&tenant, crate::key::announcements()).await.unwrap_or_default();
-            let keys = Key::known_by(project, &rows).unwrap_or_default();
-            signed_heads(project, &keys, &tenant, &log_name)
+            let keys = Key::known_by(project, &rows)?;
+            (ReceiptHeads::read(project, &keys, &tenant, &log_name), known_head.expected(&log_name))
         }
-        Receipts::Ignored => (Vec::new(), 0),
+        Receipts::Ignored => (ReceiptHeads::default(), Ok(None)),
     };
-    let receipts = heads.len();
+    let ReceiptHeads { mut heads, unknown: receipts_unknown, altered } = stated;
+    let receipts_count = heads.len();
+    let is_other = expected.as_ref().err().cloned();
+    heads.extend(expected.ok().flatten());
     // Who may not read the key can still compare what the checkpoints say with the log.
     let key = Key::find(project).ok().flatten();
     let mut checkpoints: Vec<_> = given.iter().filter(|c| c.origin == log_name).cloned().collect();
@@ -201,13 +228,13 @@ pub(crate) async fn walk(
     let (entries, root) = (walk.size(), walk.root().to_hex());
     if bad.is_none() {
         let at_head = |flaw| Bad { tenant: tenant.to_string(), seq: entries.saturating_sub(1), id: None, flaw };
-        bad = match head {
+        bad = match &head {
             None => Some(at_head(Flaw::Head)),
-            Some(head) => match walk.finish(&head) {
+            Some(head) => match walk.finish(head) {
                 Err(found) => Some(found),
                 // Entries beyond the head are new ones only if the head has moved since.
                 Ok(_) => match store.rows(&tenant, Range::forwards(entries, 1)).await?.first() {
-                    Some(beyond) if store.log(&tenant).await? == head => {
+                    Some(beyond) if store.log(&tenant).await? == *head => {
                         let (seq, id) = (beyond.seq, Some(beyond.id.clone()));
                         Some(Bad { tenant: tenant.to_string(), seq, id, flaw: Flaw::Beyond(entries) })
                     }
@@ -216,7 +243,17 @@ pub(crate) async fn walk(
             },
         };
     }
-    Ok(Finding { tenant, entries, root, checkpoints: count, receipts, receipts_unknown, bad })
+    if bad.is_none() {
+        let flaw = altered.into_iter().next().map(Flaw::ReceiptAltered).or(is_other.map(Flaw::OtherLog));
+        bad = flaw.map(|flaw| Bad { tenant: tenant.to_string(), seq: entries.saturating_sub(1), id: None, flaw });
+    }
+    if bad.is_none()
+        && receipts == Receipts::Compared
+        && let Some(head) = &head
+    {
+        known_head.note(&log_name, head.frontier.size(), head.head);
+    }
+    Ok(Finding { tenant, entries, root, checkpoints: count, receipts: receipts_count, receipts_unknown, bad })
 }
 
 impl Finding {

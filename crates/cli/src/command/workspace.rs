@@ -8,7 +8,7 @@ use actum_api::error;
 use actum_contract::digest::Digest;
 use actum_contract::id::Tenant;
 use actum_ledger::head::{Head, Move};
-use actum_workspace::thaw_new;
+use actum_workspace::{deltas, diff, empty_tree, new_leaving_links, thaw_new};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -18,9 +18,10 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::folder;
 use crate::project::Project;
+use crate::protect::remark_on;
 use crate::run::Open;
 use crate::shared::{Named, bring};
-use crate::ui::{Out, RESULT_BYTES_MAX, table};
+use crate::ui::{Out, RESULT_BYTES_MAX, clean, count, table};
 use crate::workspace::{self, new_id, now_ms};
 
 #[derive(Debug, Subcommand)]
@@ -319,6 +320,16 @@ impl Checkout {
         let blobs = open.project.blobs()?;
         bring(&*blobs, tree)?;
         thaw_new(&open.project.folder()?, &*blobs, tree, &self.dir)?;
+        // Others may have put it together, also of results that nobody has approved.
+        let all = diff(&*blobs, empty_tree(), tree)?;
+        if let Some(remark) = remark_on(deltas(&all).map(|change| change.path.as_path())) {
+            out.remark(&remark);
+        }
+        let leaving = new_leaving_links(&*blobs, empty_tree(), tree, &all)?;
+        if let Some(first) = leaving.first() {
+            let many = count(leaving.len() as u64, "link leads", "links lead");
+            out.remark(&format!("{many} out of the folder, the first: {}", clean(&first.to_string())));
+        }
         let (id, folder) = (tree.to_hex(), self.dir.display().to_string());
         out.result(&json!({"name": name, "tree": id, "folder": folder}), || format!("{id} in {folder}"));
         Ok(0)

@@ -271,6 +271,8 @@ impl RunHands {
         self.turn = self.shop.turn();
         let last = receipt_before(waiter, &self.shop.tenant, &self.facts.place, END)?;
         let previous = last.map(|(_, digest)| digest);
+        let log_name = origin(waiter.journal.store_id(), &self.shop.tenant);
+        self.shop.known_head.note(&log_name, log.frontier.size(), log.head);
         let mut predicate = json!({
             "receiptId": receipt_id,
             "runId": self.facts.run,
@@ -308,7 +310,7 @@ impl RunHands {
             "replayScript": script.as_ref().map(|script| json!({"sha256": Digest::sha256(script.as_bytes()).to_hex()})),
             "baseDrift": state.drift,
             "ledger": {
-                "origin": origin(waiter.journal.store_id(), &self.shop.tenant),
+                "origin": log_name,
                 "size": log.frontier.size(), "head": log.head.to_hex(),
             },
             "previousReceipt": previous,

@@ -11,7 +11,7 @@ use super::hands::Facts;
 const VERSION: u64 = 1;
 
 /// The rules by which this program admits results. Recordings of before they were numbered have 0.
-pub(crate) const ADMISSION: u64 = REPOSITORIES_ARE_OBEYED;
+pub(crate) const ADMISSION: u64 = LINKS_ARE_FOLLOWED;
 
 /// From here on links that lead out of the workspace are denied.
 pub(super) const LINKS_ARE_DENIED: u64 = 1;
@@ -21,6 +21,9 @@ pub(super) const OBEYED_WAIT: u64 = 2;
 
 /// From here on repositories inside a workspace count as obeyed, and so do the names added to `data/obeyed.tsv` with it.
 pub(crate) const REPOSITORIES_ARE_OBEYED: u64 = 3;
+
+/// From here on a file counts as obeyed if a link with an obeyed name leads to it, at any depth and over other links.
+pub(crate) const LINKS_ARE_FOLLOWED: u64 = 4;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -35,6 +35,7 @@ use crate::consent::OwnFiles;
 use crate::contents;
 use crate::failure::Failure;
 use crate::key::Key;
+use crate::known_head::KnownHead;
 use crate::model::Counter;
 use crate::progress::Progress;
 use crate::project::Project;
@@ -239,6 +240,7 @@ pub(crate) struct Shop {
     pub tool_programs: Programs,
     pub sandbox: SandboxConfig,
     pub key: Key,
+    pub known_head: KnownHead,
     pub program: PathBuf,
     /// By which others know that this worker lives.
     pub owner: String,
@@ -293,6 +295,7 @@ impl Shop {
             sandbox: config.sandbox.clone(),
             config,
             key: Key::find_or_make(project)?,
+            known_head: KnownHead::of(project, &open.tenant),
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("actum")),
             owner,
             home,

@@ -51,6 +51,10 @@ fn declared_files_wait_for_a_person_who_confirms_their_diff() {
             assert_eq!(applied.code, 0, "{}", applied.stderr);
             assert!(actum.path("AGENTS.md").exists());
         } else {
+            // A program can repeat a digest: what Actum obeys needs a person on a terminal.
+            let digest = refused.error()["details"]["digest"].as_str().unwrap().to_owned();
+            assert_eq!(actum.run(&["apply", &run, &format!("--protected={digest}")]).code, 3);
+            assert_eq!(fs::read_to_string(actum.path("actum.toml")).unwrap(), before);
             let applied = actum.on_terminal(&["apply", &run, "--protected"], b"yes\n");
             assert_eq!(applied.code, 0, "{}", applied.stdout);
             assert_ne!(fs::read_to_string(actum.path("actum.toml")).unwrap(), before);
@@ -205,4 +209,35 @@ fn a_diff_names_source_that_programs_run() {
         shown.stderr
     );
     assert!(!shown.stderr.contains("plain"), "{}", shown.stderr);
+}
+
+/// A file counts as obeyed if an obeyed link leads to it, at any depth and over other links.
+#[test]
+fn what_obeyed_links_lead_to_is_obeyed() {
+    let edits = [
+        ("nested", "echo evil >> scripts/check.sh", "scripts/check.sh"),
+        ("chain", "rm step; echo evil > step", "step"),
+        ("end", "echo evil >> env.sh", "env.sh"),
+        ("deep", "echo evil >> docs/rules.md", "docs/rules.md"),
+    ];
+    let agents: Vec<_> = edits.iter().map(|(name, script, _)| (*name, *script)).collect();
+    let actum = project(&agents);
+    for file in ["scripts/check.sh", "env.sh", "docs/rules.md", "pkg/a/code"] {
+        actum.file(file, "mine\n");
+    }
+    fs::create_dir(actum.path(".husky")).unwrap();
+    for (link, to) in [
+        (".husky/pre-commit", "../scripts/check.sh"),
+        (".envrc", "step"),
+        ("step", "env.sh"),
+        ("pkg/a/CLAUDE.md", "../../docs/rules.md"),
+    ] {
+        std::os::unix::fs::symlink(to, actum.path(link)).unwrap();
+    }
+    for (agent, _, path) in edits {
+        let (code, run) = one(&actum, item(agent, agent), &[]);
+        assert_eq!((code, &run["error_code"]), (3, &json!("PROTECTED_FILE")), "{path}: {run}");
+        assert!(run.to_string().contains(path), "{path}: {run}");
+        assert_eq!(fs::read_to_string(actum.path(path)).unwrap(), "mine\n", "{path}");
+    }
 }

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
 use actum_testkit::folder::Folder;
-use actum_testkit::program::{Ended, Program};
+use actum_testkit::program::{Ended, Program, other};
 
 use super::actum;
 use super::sandbox::{Who, own_all};
@@ -239,7 +239,7 @@ fn mounts_do_not_spread() {
         "cd {folder} && mount -t tmpfs none {folder} && cd {folder} && {}",
         script.replace("mount -t tmpfs none .; ", "").replace("$ACTUM", binary)
     );
-    let output = actum_testkit::program::other("unshare").args(["-m", "sh", "-c", &command]).output().unwrap();
+    let output = other("unshare").args(["-m", "sh", "-c", &command]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "s\nchanged\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -261,7 +261,7 @@ fn a_wall_that_is_missing_is_refused_or_said() {
          printf '[sandbox]\nweaker = [\"owners\"]\n' >> actum.toml; \
          {binary} sandbox --write . -- cat a; {binary} exec c.json --json; echo; test $(wc -l < /proc/self/mountinfo) = $before; echo end"
     );
-    let output = actum_testkit::program::other("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+    let output = other("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let lines: Vec<&str> = stdout.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!((lines[0], lines[2], lines[4]), ("refused 125", "x", "end"), "{stdout}{stderr}");
@@ -336,5 +336,90 @@ fn open_files_of_the_caller_do_not_come_along() {
             "{}",
             ended.stdout
         );
+    }
+}
+
+/// A program cannot keep what it planted by closing the folder that it may write to.
+#[test]
+fn closed_folder_keeps_nothing_that_is_obeyed() {
+    for who in Who::BOTH {
+        let actum = actum();
+        fs::create_dir(actum.path("ws")).unwrap();
+        own_all(actum.folder(), who);
+        let script = "echo evil > ws/.envrc; mkdir ws/sub; echo evil > ws/sub/.envrc; chmod 0555 ws/sub ws";
+        let ended = who.run(&actum, &["sandbox", "--write", "ws", "--", "sh", "-c", script]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        for name in ["ws/.envrc", "ws/sub/.envrc"] {
+            assert!(!actum.path(name).exists(), "{}: {name}: {}", who.word(), ended.stderr);
+        }
+    }
+}
+
+/// What was put aside runs nothing for a user who looks into it with git.
+#[test]
+fn what_is_put_aside_is_no_repository() {
+    for who in Who::BOTH {
+        let actum = actum();
+        own_all(actum.folder(), who);
+        let script = "git init -q . && git init -q sub && git init -q --bare sub/bare.git && for r in .git sub/.git sub/bare.git; do \
+                      git --git-dir=$r config core.fsmonitor \"touch $PWD/ran\"; done";
+        let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", script]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let mut folders = vec![actum.folder().to_owned()];
+        while let Some(folder) = folders.pop() {
+            let ran = other("git").args(["status"]).current_dir(&folder).env("GIT_CEILING_DIRECTORIES", "/").output();
+            drop(ran.unwrap());
+            let entries = fs::read_dir(&folder).unwrap().flatten();
+            folders.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()));
+        }
+        assert!(!actum.path("ran").exists(), "{}", who.word());
+    }
+}
+
+/// Repositories of jj and repo hold stores of git, hooks and programs that those run.
+#[test]
+fn stores_inside_other_repositories_keep_what_they_run() {
+    for who in Who::BOTH {
+        let actum = actum();
+        let files = [
+            ".jj/repo/store/git/config",
+            ".jj/repo/store/git_target",
+            ".repo/repo/main.py",
+            ".repo/manifests.git/config",
+        ];
+        files.iter().for_each(|file| drop(actum.file(file, "mine")));
+        for folder in [".jj/repo/store/git", ".repo/manifests.git"] {
+            for inner in ["objects", "refs", "hooks"] {
+                fs::create_dir_all(actum.path(folder).join(inner)).unwrap();
+            }
+            fs::write(actum.path(folder).join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        }
+        own_all(actum.folder(), who);
+        let script = format!(
+            "for f in {}; do echo evil > $f; done; echo evil > .jj/repo/store/git/hooks/post-fetch; echo evil > .repo/manifests.git/hooks/x; true",
+            files.join(" ")
+        );
+        let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", &script]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        for file in files {
+            assert_eq!(fs::read_to_string(actum.path(file)).unwrap(), "mine", "{}: {file}", who.word());
+        }
+        for hook in [".jj/repo/store/git/hooks/post-fetch", ".repo/manifests.git/hooks/x"] {
+            assert!(!actum.path(hook).exists(), "{}: {hook}", who.word());
+        }
+    }
+}
+
+/// A folder that is granted itself is protected by its own name too.
+#[test]
+fn granted_folder_is_protected_by_its_own_name() {
+    for who in Who::BOTH {
+        let actum = actum();
+        actum.file(".github/workflows/ci.yml", "mine");
+        own_all(actum.folder(), who);
+        let script = "echo evil > .github/workflows/ci.yml; echo evil > .github/workflows/new.yml; true";
+        who.run(&actum, &["sandbox", "--write", ".github", "--", "sh", "-c", script]);
+        assert_eq!(fs::read_to_string(actum.path(".github/workflows/ci.yml")).unwrap(), "mine", "{}", who.word());
+        assert!(!actum.path(".github/workflows/new.yml").exists(), "{}", who.word());
     }
 }

@@ -97,10 +97,45 @@ for i in range(500):
 time.sleep(20)
 "#;
 
+/// Small messages whose senders are closed: the kernel takes far more for each than its one byte.
+const UNIX_CLOSED: &str = r#"
+import socket, time
+held = []
+for i in range(900):
+    s, r = socket.socketpair(); s.setblocking(False); held.append(r)
+    try:
+        while True: s.send(b"x")
+    except BlockingIOError: pass
+    s.close()
+time.sleep(20)
+"#;
+
+/// Sockets of protocols whose buffers nobody counts cannot be made.
+#[test]
+fn sockets_of_other_protocols_are_refused() {
+    const LITE: &str = "import socket\nfor kind, protocol in ((2, 136), (1, 132), (5, 132), (6, 33)):\n  try: socket.socket(socket.AF_INET, kind, protocol); print('made')\n  except OSError as e: print('refused')\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM, 17); socket.socketpair()";
+    for actum in both() {
+        let ended = actum.run(&["sandbox", "--", "/usr/bin/python3", "-c", LITE]);
+        assert_eq!((ended.code, &*ended.stdout), (0, "refused\n".repeat(4).as_str()), "{}", ended.stderr);
+    }
+}
+
+/// What cannot be bounded here is said.
+#[test]
+fn doctor_says_what_cells_of_a_user_share() {
+    for (actum, word) in both().into_iter().zip(["a user of its own", "all cells share"]) {
+        let shown = actum.run(&["doctor", "--json"]).json();
+        let walls = shown["sandbox"]["walls"].as_array().unwrap().clone();
+        let shares = walls.iter().find(|wall| wall["name"] == "shares").unwrap();
+        let detail = shares["detail"].as_str().unwrap();
+        assert!(detail.contains(word) && detail.contains("buffers of sockets count as memory"), "{detail}");
+    }
+}
+
 #[test]
 fn buffers_of_sockets_count_as_memory() {
     for actum in both() {
-        for script in [TCP, UDP, UNIX] {
+        for script in [TCP, UDP, UNIX, UNIX_CLOSED] {
             let arguments = ["sandbox", "--memory-mb", "64", "--", "/usr/bin/python3", "-c", script];
             let ended = actum.run(&arguments);
             assert_eq!(ended.code, 137, "{script}: {}", ended.stderr);

@@ -190,6 +190,8 @@ fn a_ledger_that_was_rolled_back_is_found_without_a_checkpoint() {
         fs::remove_file(actum.path(&format!(".actum/{name}"))).ok();
     }
     fs::copy(actum.path("saved.db"), &database).unwrap();
+    // The receipts alone tell.
+    fs::remove_dir_all(actum.home.join(".local/state/actum/heads")).unwrap();
     let (code, shown) = ledger(&actum);
     assert_eq!((code, shown["valid"].as_bool()), (1, Some(false)), "{shown}");
     assert!(shown["first_bad"]["reason"].as_str().unwrap().contains(&second), "{shown}");
@@ -200,4 +202,57 @@ fn a_ledger_that_was_rolled_back_is_found_without_a_checkpoint() {
     assert_eq!(code, 1, "{shown}");
     let file = actum.path(&format!(".actum/runs/{second}/RECEIPT.json")).display().to_string();
     assert!(failed(&actum, &file).0.contains(&"ledger".to_owned()));
+}
+
+/// A project of somebody else's that names this project's key does not get it.
+#[test]
+fn a_project_that_names_anothers_key_does_not_get_it() {
+    let actum = at_home();
+    let run = published(&actum, "a");
+    let own = shown_id(&actum);
+    let hostile = project(&[("a", "true")]).with_env("HOME", &actum.home.path().display().to_string());
+    fs::create_dir_all(hostile.path(".actum")).unwrap();
+    fs::write(hostile.path(".actum/key.id"), &own).unwrap();
+    assert_ne!(hostile.run(&["key", "show", "--json"]).json()["keyid"], own.as_str());
+    assert_eq!((shown_id(&actum), actum.run(&["verify", &run]).code), (own, 0));
+}
+
+/// With write access to database and run folders: rolled back and without the receipts that would tell, with an altered receipt,
+/// and with another identity of the store.
+#[test]
+fn a_rewritten_ledger_contradicts_what_the_user_has_seen() {
+    let actum = at_home();
+    published(&actum, "a");
+    let database = actum.path(".actum/actum.db");
+    let saved = rusqlite::Connection::open(&database).unwrap();
+    saved.execute("VACUUM INTO ?1", [actum.path("saved.db").to_str().unwrap()]).unwrap();
+    drop(saved);
+    let second = published(&actum, "b");
+    assert_eq!(ledger(&actum).0, 0);
+    // One byte of a receipt.
+    let receipt = actum.path(&format!(".actum/runs/{second}/RECEIPT.json"));
+    let text = fs::read_to_string(&receipt).unwrap();
+    let mut envelope: Value = serde_json::from_str(&text).unwrap();
+    let signature = envelope["signatures"][0]["sig"].as_str().unwrap().to_owned();
+    let other = if signature.starts_with('A') { "B" } else { "A" };
+    envelope["signatures"][0]["sig"] = json!(format!("{other}{}", &signature[1..]));
+    fs::write(&receipt, envelope.to_string()).unwrap();
+    let (code, shown) = ledger(&actum);
+    assert!(code == 1 && shown.to_string().contains(&second) && shown.to_string().contains("altered"), "{shown}");
+    // Rolled back, with all receipts gone.
+    fs::remove_dir_all(actum.path(".actum/runs")).unwrap();
+    assert_eq!(ledger(&actum).0, 0);
+    for name in ["actum.db", "actum.db-wal", "actum.db-shm"] {
+        fs::remove_file(actum.path(&format!(".actum/{name}"))).ok();
+    }
+    fs::copy(actum.path("saved.db"), &database).unwrap();
+    let (code, shown) = ledger(&actum);
+    assert!(code == 1 && shown.to_string().contains("this user saw last"), "{shown}");
+    // A store that says it is another one.
+    fs::remove_file(&database).unwrap();
+    let (code, shown) = ledger(&actum);
+    assert!(code != 0 || shown["ledgers"] == json!([]), "{shown}");
+    published(&actum, "a");
+    let (code, shown) = ledger(&actum);
+    assert!(code == 1 && shown.to_string().contains("another log"), "{shown}");
 }

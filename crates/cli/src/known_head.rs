@@ -1,0 +1,75 @@
+//! The newest head of a ledger that this user has seen (D-509). It is kept outside workspace and database, so a ledger that was
+//! rolled back or replaced contradicts it, also if all receipts are gone.
+
+use std::path::PathBuf;
+
+use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
+use actum_ledger::verify::SignedHead;
+use serde::{Deserialize, Serialize};
+
+use crate::project::Project;
+use crate::workspace::new_id;
+
+/// Where the head of one tenant's log in one store is kept. None if this user has no home, and for callers of a server.
+#[derive(Debug)]
+pub(crate) struct KnownHead(Option<PathBuf>);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    origin: String,
+    size: u64,
+    head: String,
+}
+
+impl KnownHead {
+    pub(crate) fn of(project: &Project, tenant: &Tenant) -> Self {
+        if project.seat().is_some() {
+            return Self(None);
+        }
+        let place = project.state_folder().zip(project.location().ok()).map(|(state, location)| {
+            let name = format!("{} {}", location.shown(), tenant.as_str());
+            state.join("heads").join(&Digest::blake3(name.as_bytes()).to_hex()[..32])
+        });
+        Self(place)
+    }
+
+    /// Returns the head as something that the log has to contain. The error says that the log is another one than before.
+    pub(crate) fn expected(&self, origin: &str) -> Result<Option<SignedHead>, String> {
+        let Some((path, record)) = self.read() else { return Ok(None) };
+        let name = format!("the head that this user saw last ({})", path.display());
+        if record.origin != origin {
+            return Err(format!(
+                "{name} is of another log, {}; remove that file if the store was replaced",
+                record.origin
+            ));
+        }
+        let head = Digest::from_hex(&record.head);
+        Ok(head.map(|head| SignedHead { size: record.size, head, receipt: name }))
+    }
+
+    /// Remembers a head, if it is newer than the known one. It is not synced: an older one says less, and nothing wrong.
+    pub(crate) fn note(&self, origin: &str, size: u64, head: Digest) {
+        let Some(path) = &self.0 else { return };
+        if self.read().is_some_and(|(_, known)| known.origin != origin || known.size >= size) {
+            return;
+        }
+        let record = Record { origin: origin.to_owned(), size, head: head.to_hex() };
+        let aside = path.with_extension(new_id());
+        let text = serde_json::to_string(&record).unwrap_or_default();
+        let written = path
+            .parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| std::fs::write(&aside, text))
+            .and_then(|()| std::fs::rename(&aside, path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&aside);
+        }
+    }
+
+    fn read(&self) -> Option<(&PathBuf, Record)> {
+        let path = self.0.as_ref()?;
+        let record = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        Some((path, record))
+    }
+}
