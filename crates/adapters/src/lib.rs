@@ -16,6 +16,7 @@ pub mod sdk;
 pub mod secure;
 pub mod transform;
 pub mod webhook;
+pub mod witness;
 
 pub use api::{BadHttp, Http};
 pub use call::{Ask, Hands, Link, Others, Outcome, Request, call};

@@ -314,6 +314,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/ledger/proof/{id}", &["ledger", "proof"], ID),
     get("/v1/ledger/consistency/{from}", &["ledger", "consistency"], &[path("from")]),
     post(Operate, "/v1/ledger/checkpoint", &["ledger", "checkpoint"], &[]),
+    post(Admin, "/v1/ledger/witness", &["ledger", "witness"], &[]).without_key(),
     get("/v1/ledger/verification", &["ledger", "verify"], &[]),
     get("/v1/ledger/coherence", &["ledger", "coherence"], &[query("ids"), query("snapshot_at")]),
     get("/v1/ledger/rejected", &["ledger", "rejected"], &[query("limit")]).pages_of("rejected", "1000"),

@@ -20,6 +20,7 @@ use crate::active_config;
 use crate::contents::{self, BlobsConfig};
 use crate::document::Document;
 use crate::failure::Failure;
+use crate::witness::LedgerConfig;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Config {
@@ -31,6 +32,7 @@ pub(crate) struct Config {
     pub prices: Prices,
     pub retention: Retention,
     pub trust: TrustConfig,
+    pub ledger: LedgerConfig,
     pub blobs: BlobsConfig,
     /// Other files that it names and that are read with it.
     pub files: Vec<PathBuf>,
@@ -135,8 +137,8 @@ const EGRESS_MB_MAX: u64 = 1 << 20;
 const STORAGE_MB_MAX: u64 = 1 << 30;
 
 /// Sections that other parts of the program read.
-const SECTIONS: [&str; 10] =
-    ["agents", "providers", "prices", "tools", "sandbox", "store", "blobs", "server", "retention", "trust"];
+const SECTIONS: [&str; 11] =
+    ["agents", "providers", "prices", "tools", "sandbox", "store", "blobs", "server", "retention", "trust", "ledger"];
 
 impl Config {
     /// Reads the file of a project, and the files that it names.
@@ -217,6 +219,10 @@ impl Reader {
                 "blobs" => config.blobs = self.blobs(section),
                 "providers" => config.providers = self.providers(section),
                 "trust" => config.trust = self.trust(section),
+                "ledger" => match LedgerConfig::read(section) {
+                    Ok(ledger) => config.ledger = ledger,
+                    Err(expected) => self.bad("ledger", "", section, &expected),
+                },
                 "retention" => config.retention = self.retention(section),
                 "prices" => match Prices::read(section) {
                     Ok(prices) => config.prices = prices,
@@ -536,6 +542,7 @@ pub(crate) fn schema() -> Value {
             "description": "ids of signing keys of other machines whose receipts are believed"},
     });
     properties.insert("trust".into(), object(trust));
+    properties.insert("ledger".into(), object(crate::witness::schema()));
     properties.insert("sandbox".into(), object(sandbox));
     properties.insert("blobs".into(), contents::schema());
     properties.insert("server".into(), object(server));

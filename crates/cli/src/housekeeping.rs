@@ -2,10 +2,10 @@
 //! gone, and guards are asked. Begun by `actum serve`; ends with it. One server at a time in a project: who finds another
 //! one at it leaves it to that one. Trouble is told to the log and tried again the next time.
 
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actum_api::error;
 use actum_contract::id::Tenant;
@@ -18,6 +18,7 @@ use crate::project::Project;
 use crate::retention::{Freed, Plan, Turn, jittered, look_after};
 use crate::run::Open;
 use crate::ui::Out;
+use crate::witness::witness;
 use crate::workspace::{LOCAL_TENANT, now_ms};
 
 /// Keeps house until it is dropped.
@@ -57,6 +58,39 @@ impl Drop for House {
     }
 }
 
+/// When this server has handed checkpoints to the witnesses of its ledger.
+struct WitnessClock(Mutex<Option<Instant>>);
+
+static WITNESS_CLOCK: WitnessClock = WitnessClock(Mutex::new(None));
+
+impl WitnessClock {
+    /// Whether so many minutes have passed; if so, they are counted from now.
+    fn is_due(&self, minutes: Option<u64>) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = Duration::from_secs(60 * minutes.unwrap_or(0));
+        let is_due = last.is_none_or(|last| last.elapsed() >= wait);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
+/// A witness that does not take the checkpoint is reported to the log, and asked again the next time.
+fn hand_to_witnesses(open: &Open, tenant: &Tenant) {
+    match witness(open, tenant) {
+        Ok(report) => {
+            let is_ok = report.witnesses.iter().all(|one| one.ok);
+            let level = if is_ok { Level::Info } else { Level::Error };
+            log::say(level, "ledger.witnessed", &json!(report));
+        }
+        Err(failure) => {
+            let fields = json!({"tenant": tenant.as_str(), "message": failure.message});
+            log::say(Level::Error, "ledger.not_witnessed", &fields);
+        }
+    }
+}
+
 /// Once.
 fn keep(front: &Front) -> Result<(), Failure> {
     let out = Out::captured(true);
@@ -78,10 +112,15 @@ fn keep(front: &Front) -> Result<(), Failure> {
     if !tenants.contains(&local) {
         tenants.push(local);
     }
+    let ledger = &own.project.config()?.ledger;
+    let is_witness_due = !ledger.witnesses.is_empty() && WITNESS_CLOCK.is_due(ledger.witness_minutes);
     for tenant in tenants {
         let open = seated(tenant.clone())?;
         let looked = look_after(&open)?;
         plan.traces(&open, &mut freed)?;
+        if is_witness_due {
+            hand_to_witnesses(&open, &tenant);
+        }
         if looked.stuck > 0 || !looked.moved.is_empty() {
             let fields = json!({"tenant": tenant.as_str(), "stuck": looked.stuck, "moved": looked.moved});
             log::say(Level::Warn, "housekeeping.found", &fields);

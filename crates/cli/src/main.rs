@@ -42,6 +42,7 @@ mod telemetry;
 mod terminal;
 mod tool;
 mod ui;
+mod witness;
 mod workspace;
 
 use std::process::ExitCode;

@@ -18,6 +18,7 @@ use actum_workspace::{Rules, Workspace};
 
 use crate::cell::{self, Planned, Wanted, end_of};
 use crate::failure::Failure;
+use crate::project::Project;
 use crate::run::Open;
 use crate::ui::clean;
 use crate::workspace::{LOCAL_TENANT, new_id, now_ms};
@@ -166,6 +167,153 @@ fn hosts_for_others(at: &Where, hosts: &BTreeMap<String, IpAddr>) -> BTreeMap<St
     hosts.iter().filter(|(name, _)| is_web || name.contains(':')).map(|(name, at)| (name.clone(), *at)).collect()
 }
 
+/// A script that runs git in a cell.
+struct GitCall<'a> {
+    script: &'a str,
+    arguments: &'a [&'a str],
+    /// Its current folder, which it may write to.
+    folder: &'a Path,
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+    network: Network,
+    /// Where its output goes.
+    said: &'a Path,
+}
+
+/// Why a script of git failed, in its own last words.
+struct GitFailed(String);
+
+impl GitCall<'_> {
+    /// Returns what it printed.
+    fn run(
+        self,
+        project: &Project,
+        hosts: Option<BTreeMap<String, IpAddr>>,
+    ) -> Result<Result<Vec<u8>, GitFailed>, Failure> {
+        let sandbox = Sandbox {
+            timeout_ms: TIMEOUT_MS,
+            memory_mb: MEMORY_MB,
+            cpu_cores: limit("cpu_cores").default,
+            disk_mb: DISK_MB,
+            filesystem: Filesystem { level: FilesystemLevel::Standard, ..Filesystem::default() },
+            network: self.network,
+            max_children: limit("max_children").max.min(64),
+            allow_fork: true,
+        };
+        let environment = [
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_CONFIG_COUNT", "2"),
+            ("GIT_CONFIG_KEY_0", "safe.directory"),
+            ("GIT_CONFIG_VALUE_0", "*"),
+            ("GIT_CONFIG_KEY_1", "core.hooksPath"),
+            ("GIT_CONFIG_VALUE_1", "/dev/null"),
+        ];
+        let mut config = project.config()?.sandbox.clone();
+        if let Some(hosts) = hosts {
+            config.hosts = hosts;
+        }
+        let program = ["sh", "-c", self.script, "git"].iter().chain(self.arguments).map(Into::into).collect();
+        let wanted = Wanted {
+            program,
+            environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect(),
+            root: self.folder.to_owned(),
+            folder: self.folder.to_owned(),
+            sandbox: &sandbox,
+            read: self.read,
+            write: self.write,
+            deny: Vec::new(),
+            outputs: Vec::new(),
+            stage: Vec::new(),
+            config: &config,
+            grace_ms: 0,
+            programs: None,
+            bridge: None,
+        };
+        let Planned { cell, rules, .. } = wanted.cell()?;
+        let (told, errors) = (self.said.join("out"), self.said.join("err"));
+        let mut egress = None;
+        let report = files(&told, &errors).and_then(|files| {
+            let spawner = Spawner::start(0)?;
+            let mut running = spawner.run(cell, files)?;
+            loop {
+                match running.hear()? {
+                    News::Started => {}
+                    News::Listening(listeners) => egress = Some(Egress::serve(listeners.way_out, rules.clone())?),
+                    News::Ended(report) => return Ok(report),
+                }
+            }
+        });
+        let log = egress.map(Egress::end).unwrap_or_default();
+        let report = report.map_err(|e| cell::not_built(&e.to_string()))?;
+        if end_of(&report.ended).is_some_and(|end| end.code() == 0) {
+            return Ok(Ok(fs::read(&told).unwrap_or_default()));
+        }
+        let refused = log.decisions.iter().find(|one| !one.allowed);
+        let refused = refused.map(|one| format!("; {}: {}", one.host, one.why)).unwrap_or_default();
+        let text = head(&errors);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.iter().rev().take(SAID_LINES).rev().copied().collect::<Vec<_>>().join("; ");
+        Ok(Err(GitFailed(format!("{}{refused}", clean(&last)))))
+    }
+}
+
+/// Prints a file of a ref, or nothing if there is none.
+const READ_SCRIPT: &str = r#"git --git-dir="$1" cat-file blob "$2:$3" 2>/dev/null || :"#;
+
+/// Commits a file to a ref, beside the other files there. Fails if the ref has moved meanwhile.
+const COMMIT_SCRIPT: &str = r#"set -e
+export GIT_DIR="$1" GIT_AUTHOR_NAME=actum GIT_AUTHOR_EMAIL=actum@localhost GIT_COMMITTER_NAME=actum GIT_COMMITTER_EMAIL=actum@localhost
+blob=$(printf '%s' "$4" | git hash-object -w --stdin)
+old=$(git rev-parse -q --verify "$2^{commit}" || :)
+if [ -n "$old" ]; then others=$(git ls-tree "$old" | grep -vF "	$3" || :); fi
+tree=$( { [ -z "$others" ] || printf '%s\n' "$others"; printf '100644 blob %s\t%s\n' "$blob" "$3"; } | git mktree)
+commit=$(git commit-tree "$tree" ${old:+-p "$old"} -m "Checkpoint")
+git update-ref "$2" "$commit" "${old:-0000000000000000000000000000000000000000}"
+"#;
+
+/// Returns a file that a ref of a repository on this machine holds.
+pub(crate) fn read_blob(
+    project: &Project,
+    repository: &Path,
+    reference: &str,
+    name: &str,
+) -> Result<Option<String>, Failure> {
+    let text = run_locally(project, repository, READ_SCRIPT, &[reference, name], false)?;
+    Ok(Some(String::from_utf8_lossy(&text).into_owned()).filter(|text| !text.is_empty()))
+}
+
+/// Commits a file to a ref of a bare repository on this machine.
+pub(crate) fn commit_blob(
+    project: &Project,
+    repository: &Path,
+    reference: &str,
+    name: &str,
+    text: &str,
+) -> Result<(), Failure> {
+    run_locally(project, repository, COMMIT_SCRIPT, &[reference, name, text], true).map(drop)
+}
+
+fn run_locally(
+    project: &Project,
+    repository: &Path,
+    script: &str,
+    arguments: &[&str],
+    writes: bool,
+) -> Result<Vec<u8>, Failure> {
+    let (tree, said) = (Scratch::make()?, Scratch::make()?);
+    let place = repository.display().to_string();
+    let arguments: Vec<&str> = std::iter::once(&*place).chain(arguments.iter().copied()).collect();
+    let folder = vec![repository.to_owned()];
+    let (read, write) = if writes { (Vec::new(), folder) } else { (folder, Vec::new()) };
+    let network = Network::default();
+    let call = GitCall { script, arguments: &arguments, folder: &tree.0, read, write, network, said: &said.0 };
+    call.run(project, None)?.map_err(|GitFailed(why)| {
+        Failure::new(error::FILE, format!("git failed in {place}: {why}")).hint("it has to be a bare repository")
+    })
+}
+
 /// Runs git; the paths that it tracks although they are ignored, as patterns.
 fn bring(open: &Open, at: &Where, url: &str, commit: &str, tree: &Path, said: &Path) -> Result<Vec<String>, Failure> {
     let (read, network) = match at {
@@ -175,76 +323,16 @@ fn bring(open: &Open, at: &Where, url: &str, commit: &str, tree: &Path, said: &P
             (Vec::new(), network)
         }
     };
-    let sandbox = Sandbox {
-        timeout_ms: TIMEOUT_MS,
-        memory_mb: MEMORY_MB,
-        cpu_cores: limit("cpu_cores").default,
-        disk_mb: DISK_MB,
-        filesystem: Filesystem { level: FilesystemLevel::Standard, ..Filesystem::default() },
-        network,
-        max_children: limit("max_children").max.min(64),
-        allow_fork: true,
+    let hosts = match open.project.is_guest()? {
+        true => Some(hosts_for_others(at, &open.project.config()?.sandbox.hosts)),
+        false => None,
     };
-    let environment = [
-        ("GIT_CONFIG_GLOBAL", "/dev/null"),
-        ("GIT_CONFIG_NOSYSTEM", "1"),
-        ("GIT_TERMINAL_PROMPT", "0"),
-        ("GIT_CONFIG_COUNT", "2"),
-        ("GIT_CONFIG_KEY_0", "safe.directory"),
-        ("GIT_CONFIG_VALUE_0", "*"),
-        ("GIT_CONFIG_KEY_1", "core.hooksPath"),
-        ("GIT_CONFIG_VALUE_1", "/dev/null"),
-    ];
-    let mut config = open.project.config()?.sandbox.clone();
-    if open.project.is_guest()? {
-        config.hosts = hosts_for_others(at, &config.hosts);
-    }
-    let program = ["sh", "-c", SCRIPT, "git", url, commit].map(Into::into).to_vec();
-    let wanted = Wanted {
-        program,
-        environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect(),
-        root: tree.to_owned(),
-        folder: tree.to_owned(),
-        sandbox: &sandbox,
-        read,
-        write: Vec::new(),
-        deny: Vec::new(),
-        outputs: Vec::new(),
-        stage: Vec::new(),
-        config: &config,
-        grace_ms: 0,
-        programs: None,
-        bridge: None,
-    };
-    let Planned { cell, rules, .. } = wanted.cell()?;
-    let (told, errors) = (said.join("out"), said.join("err"));
-    let mut egress = None;
-    let report = files(&told, &errors).and_then(|files| {
-        let spawner = Spawner::start(0)?;
-        let mut running = spawner.run(cell, files)?;
-        loop {
-            match running.hear()? {
-                News::Started => {}
-                News::Listening(listeners) => egress = Some(Egress::serve(listeners.way_out, rules.clone())?),
-                News::Ended(report) => return Ok(report),
-            }
-        }
-    });
-    let log = egress.map(Egress::end).unwrap_or_default();
-    let report = report.map_err(|e| cell::not_built(&e.to_string()))?;
-    let is_done = end_of(&report.ended).is_some_and(|end| end.code() == 0);
-    if !is_done {
-        let refused = log.decisions.iter().find(|one| !one.allowed);
-        let refused = refused.map(|one| format!("; {}: {}", one.host, one.why)).unwrap_or_default();
-        let text = head(&errors);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = lines.iter().rev().take(SAID_LINES).rev().copied().collect::<Vec<_>>().join("; ");
-        let message = format!("commit {commit} of {url} cannot be had: {}{refused}", clean(&last));
-        return Err(
-            Failure::new(error::NOT_FOUND, message).hint("check URL and commit; it is fetched without signing in")
-        );
-    }
-    let paths = fs::read(&told).unwrap_or_default();
+    let call =
+        GitCall { script: SCRIPT, arguments: &[url, commit], folder: tree, read, write: Vec::new(), network, said };
+    let paths = call.run(&open.project, hosts)?.map_err(|GitFailed(why)| {
+        let message = format!("commit {commit} of {url} cannot be had: {why}");
+        Failure::new(error::NOT_FOUND, message).hint("check URL and commit; it is fetched without signing in")
+    })?;
     let pattern = |path: &[u8]| {
         let text = std::str::from_utf8(path).ok().filter(|text| !text.is_empty())?;
         let escaped = text.chars().fold(String::from("/"), |mut all, c| {

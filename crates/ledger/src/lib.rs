@@ -27,6 +27,7 @@ pub mod state;
 pub mod time;
 pub mod verify;
 pub mod webhook;
+pub mod witness;
 
 pub use access::Access;
 pub use append::{Book, Decision};

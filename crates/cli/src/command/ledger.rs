@@ -22,7 +22,9 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::project::Project;
-use crate::ui::{Out, table};
+use crate::run::Open;
+use crate::ui::{Out, clean, table};
+use crate::witness;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -38,6 +40,8 @@ pub(crate) enum Verb {
     Proof(One),
     /// Sign the head of the log and keep it (C2SP checkpoint)
     Checkpoint(Whose),
+    /// Hand the newest checkpoint to the witnesses of actum.toml, which keep or sign it
+    Witness(Whose),
     /// Print a proof that the log grew out of an earlier size of it (RFC 6962)
     Consistency(Consistency),
     /// Tell how coherent a lineage is: the status to declare before planning
@@ -142,6 +146,8 @@ impl Verb {
             Self::Consistency(consistency) => consistency.run(&store, out).await,
             Self::Coherence(coherence) => coherence.run(&store, out).await,
             Self::Rejected(rejected) => rejected.run(&store, out).await,
+            // It waits for other hosts, and is dispatched to `Whose::witness` before.
+            Self::Witness(_) => Ok(0),
         }
     }
 }
@@ -155,6 +161,7 @@ impl Verb {
             | Self::Verify(verify::Verify { whose, .. })
             | Self::Proof(One { whose, .. })
             | Self::Checkpoint(whose)
+            | Self::Witness(whose)
             | Self::Consistency(Consistency { whose, .. })
             | Self::Coherence(Coherence { whose, .. })
             | Self::Rejected(Rejected { whose, .. }) => Some(whose),
@@ -193,6 +200,38 @@ impl Whose {
                 Err(Failure::new(error::USAGE, message).hint(format!("say which with --tenant: {}", names.join(", "))))
             }
         }
+    }
+}
+
+impl Whose {
+    /// Hands the newest checkpoint of each log that is meant to all witnesses. Fails with code 1 if one of them did not take it.
+    pub(crate) fn witness(mut self, global: &Global, out: &mut Out) -> Ended {
+        let open = Open::new(Project::find(global)?, out)?;
+        self.own = open.project.seat().map(|seat| seat.tenant.clone());
+        if open.project.config()?.ledger.witnesses.is_empty() {
+            return Err(Failure::new(error::USAGE, "the ledger has no witnesses")
+                .hint("name them in actum.toml: [ledger] witnesses = [{ type = \"file\", path = \"/mnt/audit\" }]"));
+        }
+        let mut tenants = open.waiter.wait(open.store.tenants())?;
+        tenants.retain(|tenant| {
+            self.own.as_ref().is_none_or(|own| own == tenant)
+                && self.tenant.as_ref().is_none_or(|named| named == tenant.as_str())
+        });
+        if tenants.is_empty() {
+            return Err(Failure::new(error::NOT_FOUND, "there is no such ledger, or it is empty"));
+        }
+        let reports =
+            tenants.iter().map(|tenant| witness::witness(&open, tenant)).collect::<Result<Vec<_>, Failure>>()?;
+        out.result(&json!({"ledgers": reports}), || {
+            let rows = reports.iter().flat_map(|report| {
+                report.witnesses.iter().map(|one| {
+                    let word = if one.ok { "ok" } else { "FAILED" };
+                    vec![report.tenant.clone(), clean(&one.witness), word.to_owned(), clean(&one.detail)]
+                })
+            });
+            table(&["TENANT", "WITNESS", "", "DETAIL"], &rows.collect::<Vec<_>>())
+        });
+        Ok(u8::from(reports.iter().any(|report| report.witnesses.iter().any(|one| !one.ok))))
     }
 }
 

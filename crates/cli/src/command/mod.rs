@@ -116,6 +116,7 @@ pub(crate) fn run(parsed: Parsed, ahead: Option<Ahead>, out: &mut Out) -> Ended 
         Command::Key(verb) => verb.run(&global, out),
         Command::Config(verb) => verb.run(&global, out),
         Command::Usage(usage) => usage.run(&global, out),
+        Command::Ledger(ledger::Verb::Witness(whose)) => whose.witness(&global, out),
         Command::Ledger(verb) => match global.seat.clone() {
             Some(seat) => seat.waiter.block(Box::pin(verb.run(&global, out))),
             None => block_on(verb.run(&global, out)),

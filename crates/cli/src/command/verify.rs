@@ -25,6 +25,7 @@ use crate::known_head::KnownHead;
 use crate::project::Project;
 use crate::seat::home_of;
 use crate::ui::{Out, count};
+use crate::witness::kept_by_witnesses;
 
 #[derive(Debug, Args)]
 #[command(
@@ -73,7 +74,10 @@ impl Verify {
         let given: Vec<_> = given.into_iter().map(|(_, checkpoint)| checkpoint).collect();
         let mut findings = Vec::new();
         for tenant in tenants {
-            findings.push(walk(project, store, tenant, &given, Receipts::Compared).await?);
+            let notes = kept_by_witnesses(project, &origin(store.store_id(), &tenant))?;
+            let witnessed = notes.iter().filter_map(|note| Checkpoint::parse(note).ok());
+            let all: Vec<_> = given.iter().cloned().chain(witnessed).collect();
+            findings.push(walk(project, store, tenant, &all, Receipts::Compared).await?);
         }
         report(&findings, out)
     }

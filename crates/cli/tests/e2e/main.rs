@@ -96,6 +96,7 @@ mod trial_fence;
 mod trust;
 mod unwell;
 mod webhook;
+mod witness;
 mod workspace;
 mod workspace_crash;
 mod workspace_hostile;

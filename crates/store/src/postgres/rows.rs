@@ -83,7 +83,8 @@ impl Rows {
         let trim_nobodys = "DELETE FROM dead_letter WHERE tenant IS NULL AND n <=
             (SELECT n FROM dead_letter WHERE tenant IS NULL ORDER BY n DESC LIMIT 1 OFFSET $1)";
         let checkpoint = "INSERT INTO checkpoint (tenant, size, note) VALUES ($1, $2, $3)
-            ON CONFLICT (tenant, size) DO NOTHING";
+                ON CONFLICT (tenant, size) DO UPDATE SET note = excluded.note
+                WHERE length(excluded.note) > length(checkpoint.note)";
         let (journal, superseded, nodes, registry, pointer, head, token, letters, trim, trim_nobodys, checkpoint) = tokio::try_join!(
             client.prepare(journal),
             client.prepare(superseded),

@@ -114,7 +114,9 @@ impl<'c, 'r> Writing<'c, 'r> {
                 _ if refused.contains_key(&at) => Ok(left_out(request, &refused[&at])),
                 Request::Append(submission) => self.append(submission).map(Done::Appended),
                 Request::Checkpoint { tenant, size, note } => {
-                    let sql = "INSERT OR IGNORE INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3)";
+                    // The same head with more signatures is worth more.
+                    let sql = "INSERT INTO checkpoint (tenant, size, note) VALUES (?1, ?2, ?3) ON CONFLICT (tenant, size)
+                               DO UPDATE SET note = excluded.note WHERE length(excluded.note) > length(checkpoint.note)";
                     let values = params![tenant.as_str(), *size as i64, note];
                     let kept = self.tx.prepare_cached(sql).and_then(|mut s| s.execute(values));
                     crash::point("checkpoint.written");
