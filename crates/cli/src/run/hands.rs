@@ -14,7 +14,7 @@ use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, V
 use actum_ledger::capsule::Capsule;
 use actum_ledger::journal::Outcome;
 use actum_workspace::{
-    Change, Freshness, Mode, NewStage, OpenFolder, Publication, Rules, Stage, TreePath, Workspace, deltas, diff,
+    Cause, Change, Freshness, Mode, NewStage, OpenFolder, Publication, Rules, Stage, TreePath, Workspace, deltas, diff,
     lookup, rebase,
 };
 use jiff::Timestamp;
@@ -498,6 +498,14 @@ impl RunHands {
         match self.workspace.publish(&lock, stage, &id, now_ms()) {
             Ok((publication, _)) => {
                 actum_contract::crash::pass(super::PUBLISH_POINTS, "run.applied");
+                // Two runs may have done the same at the same time: neither was admitted when the other was weighed.
+                if publication.changes.is_empty()
+                    && let Some(run) = self.published_by_another(state)?
+                {
+                    note_reverted(&id, desk);
+                    let capsule = state.capsule.clone().unwrap_or_default();
+                    return Ok(Event::Weighed { capsule, duplicate_of: Some(run), missing: Vec::new() });
+                }
                 // It is done. What the ledger lacks it gets from whoever opens the workspace next.
                 let _ = self.record(&publication);
                 let mut event = published_as(&publication);
@@ -509,6 +517,27 @@ impl RunHands {
             Err(actum_workspace::Error::Conflict(conflict)) => Ok(Event::Conflicted { paths: conflict.all_paths() }),
             Err(e) => self.after_failure(&lock, &id, e, desk),
         }
+    }
+
+    /// Returns the run that has published the same capsule to this workspace, if there is one.
+    fn published_by_another(&self, state: &State) -> Done<Option<String>> {
+        let Some(own) = state.capsule.as_ref().filter(|_| state.deltas > 0) else { return Ok(None) };
+        let mut publications = self.workspace.publications()?;
+        publications.retain(|made| made.cause == Cause::Publish && !made.changes.is_empty());
+        publications.sort_by_key(|made| std::cmp::Reverse(made.at_ms));
+        for made in publications.into_iter().take(RECENT_PUBLICATIONS) {
+            let run = made.of.split('.').next().unwrap_or(&made.of).to_owned();
+            if run == self.facts.run {
+                continue;
+            }
+            let waiter = &self.shop.waiter;
+            let rows = waiter.wait(waiter.runs.events(&self.shop.tenant, &run, 0))?;
+            let events = actum_engine::events_of(&rows).unwrap_or_default();
+            if events.iter().any(|event| matches!(event, Event::Weighed { capsule, .. } if capsule == own)) {
+                return Ok(Some(run));
+            }
+        }
+        Ok(None)
     }
 
     /// What this attempt has published already, if it had begun to: by this process before, or by another one. Asked
@@ -587,6 +616,9 @@ fn published_as(publication: &Publication) -> Event {
     let drift = publication.drift.iter().take(DRIFT_SHOWN).map(ToString::to_string).collect();
     Event::Published { publication: publication.id.clone(), drift, after: Some(publication.after.to_hex()) }
 }
+
+/// Publications that are looked at for one of the same capsule by a run that is not over.
+const RECENT_PUBLICATIONS: usize = 16;
 
 /// Paths of others that are listed on a receipt.
 const DRIFT_SHOWN: usize = 100;

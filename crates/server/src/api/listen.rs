@@ -177,6 +177,7 @@ async fn accept(
     let router = Router::new().fallback(pass).with_state(Arc::clone(desk));
     // Never closed, so this ends only with the runtime.
     while let Ok(slot) = Arc::clone(slots).acquire_owned().await {
+        strangers.room().await;
         match listener.accept().await {
             Ok((stream, address)) => {
                 // One who has too many loses this one; nobody else waits for it.

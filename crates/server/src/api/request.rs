@@ -269,10 +269,7 @@ impl Desk {
         });
         match entered.await? {
             Ok((caller, may)) => {
-                record.entered(&caller);
-                if let Some(slot) = head.extensions.get::<Slot>() {
-                    slot.know();
-                }
+                note_caller(head, record, &caller);
                 Ok((caller, may))
             }
             Err(refused) if refused.status == 401 => Err(answer::unknown()),
@@ -475,6 +472,14 @@ struct Held {
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.body
+    }
+}
+
+/// Notes the caller of a request in its record, and that its connection is no longer one of an unknown caller.
+pub(super) fn note_caller(head: &Parts, record: &mut Record, caller: &Caller) {
+    record.entered(caller);
+    if let Some(slot) = head.extensions.get::<Slot>() {
+        slot.know();
     }
 }
 

@@ -1,10 +1,16 @@
-//! Connections whose caller has not shown a token. They have a part of all connections; if one more comes, the oldest of them
-//! ends, so a flood of them keeps no caller with a token out.
+//! Connections whose caller has not shown a token. They have a part of all connections. If one more comes and the oldest has had a
+//! moment to show a token, that one ends, so a flood of them keeps no caller with a token out.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+
+/// How long a caller always has to show a token. A burst of callers with tokens is no flood.
+const GRACE: Duration = Duration::from_millis(250);
+/// How often it is looked whether one more may enter.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct Strangers {
@@ -16,7 +22,14 @@ pub(crate) struct Strangers {
 struct Open {
     next: u64,
     /// The oldest first.
-    all: VecDeque<(u64, oneshot::Sender<()>)>,
+    all: VecDeque<Entered>,
+}
+
+#[derive(Debug)]
+struct Entered {
+    id: u64,
+    at: Instant,
+    cut: oneshot::Sender<()>,
 }
 
 impl Strangers {
@@ -25,18 +38,30 @@ impl Strangers {
         Arc::new(Self { max: (connections_max / 2).max(1), open: Mutex::default() })
     }
 
+    /// Waits until one more may enter: there is room, or the oldest has had its time.
+    pub(crate) async fn room(&self) {
+        while !self.has_room() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.all.len() < self.max || open.all.front().is_none_or(|oldest| oldest.at.elapsed() >= GRACE)
+    }
+
     /// Takes one more in. The receiver hears when it has to end; it hears an error once its caller is known.
     pub(crate) fn enter(self: &Arc<Self>) -> (Stranger, oneshot::Receiver<()>) {
         let (sender, receiver) = oneshot::channel();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let id = open.next;
         open.next += 1;
-        open.all.push_back((id, sender));
+        open.all.push_back(Entered { id, at: Instant::now(), cut: sender });
         if open.all.len() > self.max
-            && let Some((_, oldest)) = open.all.pop_front()
+            && let Some(oldest) = open.all.pop_front()
         {
             // One that is over already needs no telling.
-            oldest.send(()).unwrap_or_default();
+            oldest.cut.send(()).unwrap_or_default();
         }
         (Stranger { strangers: Arc::clone(self), id }, receiver)
     }
@@ -52,7 +77,7 @@ pub(crate) struct Stranger {
 impl Drop for Stranger {
     fn drop(&mut self) {
         let mut open = self.strangers.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.all.retain(|(id, _)| *id != self.id);
+        open.all.retain(|entered| entered.id != self.id);
     }
 }
 
@@ -70,7 +95,21 @@ mod tests {
         let (_b, mut second) = strangers.enter();
         assert!(oldest.try_recv().is_err());
         let (_c, mut third) = strangers.enter();
+        // The server lets it in only once the oldest has had its time.
         assert_eq!(oldest.try_recv(), Ok(()));
         assert!(second.try_recv().is_err() && third.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_burst_waits_until_callers_are_known_or_had_their_time() {
+        let strangers = Strangers::new(4);
+        let (known, _first) = strangers.enter();
+        let (_b, _second) = strangers.enter();
+        assert!(!strangers.has_room(), "both are new");
+        drop(known);
+        assert!(strangers.has_room());
+        let (_c, _third) = strangers.enter();
+        strangers.open.lock().unwrap().all[0].at -= GRACE;
+        assert!(strangers.has_room(), "the oldest had its time");
     }
 }
