@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::document::Document;
 use crate::failure::Failure;
+use crate::project::is_inside;
 use crate::seat;
 use crate::tool::secret;
 
@@ -154,10 +155,17 @@ pub(crate) fn schema() -> Value {
     json!({"type": "object", "properties": properties, "additionalProperties": false})
 }
 
-/// The object store behind a project, if there is one. Asks it nothing.
-pub(crate) fn far(config: BlobsConfig) -> Result<Option<Far>, Failure> {
+/// The object store behind the project at `root`, if there is one. Asks it nothing.
+pub(crate) fn far(config: BlobsConfig, root: &Path) -> Result<Option<Far>, Failure> {
     let named = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty());
     let Some(url) = named.or(config.url) else { return Ok(None) };
+    if let Some(folder) = url.strip_prefix("file://").map(Path::new)
+        && is_inside(folder, root)
+        && !is_inside(folder, &root.join(".actum"))
+    {
+        let message = format!("the object store {} is in the project, where runs can replace it", folder.display());
+        return Err(Failure::new(error::CONFIG, message).hint("move it out of the project, or below .actum"));
+    }
     let mut options = Vec::new();
     if !url.starts_with("file:") {
         let ambient = std::env::vars().filter(|(name, _)| AMBIENT.iter().any(|vendor| name.starts_with(vendor)));
@@ -197,10 +205,16 @@ fn connected(url: &str, options: &[(String, String)]) -> Result<Far, Failure> {
     Ok(far)
 }
 
-/// The contents of a tenant. `home`: where its things lie.
-pub(crate) fn open(config: BlobsConfig, home: &Path, tenant: &Tenant, shelf: Shelf) -> Result<Blobs, Failure> {
+/// The contents of a tenant of the project at `root`. `home`: the folder in which it is kept.
+pub(crate) fn open(
+    config: BlobsConfig,
+    root: &Path,
+    home: &Path,
+    tenant: &Tenant,
+    shelf: Shelf,
+) -> Result<Blobs, Failure> {
     let folder = home.join(shelf.word());
-    match far(config)? {
+    match far(config, root)? {
         Some(far) => {
             let within = far.within(&format!("{}/{}", seat::folder_of(tenant), shelf.word()));
             Ok(Blobs::open_before(&folder, Arc::new(within))?)

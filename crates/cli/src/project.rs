@@ -121,12 +121,12 @@ impl Project {
 
     /// Contents of one kind, for whom the project is open.
     pub(crate) fn shelf(&self, shelf: Shelf) -> Result<Blobs, Failure> {
-        contents::open(self.config.blobs()?, &self.folder()?, &self.tenant()?, shelf)
+        contents::open(self.config.blobs()?, &self.root, &self.folder()?, &self.tenant()?, shelf)
     }
 
     /// By what other machines know that they have the same contents; nothing if they cannot.
     pub(crate) fn contents_name(&self) -> Result<Option<String>, Failure> {
-        Ok(contents::far(self.config.blobs()?)?.map(|far| far.shown()))
+        Ok(contents::far(self.config.blobs()?, &self.root)?.map(|far| far.shown()))
     }
 
     /// The project's own folder, made on first use and kept out of version control.

@@ -267,7 +267,7 @@ const COMMIT_SCRIPT: &str = r#"set -e
 export GIT_DIR="$1" GIT_AUTHOR_NAME=actum GIT_AUTHOR_EMAIL=actum@localhost GIT_COMMITTER_NAME=actum GIT_COMMITTER_EMAIL=actum@localhost
 blob=$(printf '%s' "$4" | git hash-object -w --stdin)
 old=$(git rev-parse -q --verify "$2^{commit}" || :)
-if [ -n "$old" ]; then others=$(git ls-tree "$old" | grep -vF "	$3" || :); fi
+if [ -n "$old" ]; then others=$(git ls-tree "$old" | grep -vF "$(printf '\t')$3" || :); fi
 tree=$( { [ -z "$others" ] || printf '%s\n' "$others"; printf '100644 blob %s\t%s\n' "$blob" "$3"; } | git mktree)
 commit=$(git commit-tree "$tree" ${old:+-p "$old"} -m "Checkpoint")
 git update-ref "$2" "$commit" "${old:-0000000000000000000000000000000000000000}"

@@ -153,7 +153,7 @@ fn publishing(scratch: &Path) -> Finding {
 /// Whether the object store can be used, if there is one: something is put there, read and removed.
 fn contents(project: &Project) -> Finding {
     let name = "blobs";
-    let far = match project.active_config().blobs().and_then(contents::far) {
+    let far = match project.active_config().blobs().and_then(|blobs| contents::far(blobs, project.root())) {
         Ok(Some(far)) => far,
         Ok(None) => {
             let detail = "contents are kept in the project's folder alone".to_owned();

@@ -77,7 +77,7 @@ impl Counter {
         (home, root): (PathBuf, PathBuf),
         config: &Config,
     ) -> Result<Arc<Self>, Failure> {
-        let traces = contents::open(config.blobs.clone(), &home, tenant, Shelf::Traces)?;
+        let traces = contents::open(config.blobs.clone(), &root, &home, tenant, Shelf::Traces)?;
         Ok(Arc::new(Self {
             waiter: waiter.clone(),
             spend: Arc::clone(spend),

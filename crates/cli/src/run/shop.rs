@@ -665,7 +665,7 @@ impl Workshop for Shops {
     fn self_check(&self) -> Result<(), String> {
         self_check(&self.own.home, &self.own.spawner)?;
         // Contents that cannot be kept or fetched would fail every run.
-        match self.config.blobs().and_then(contents::far) {
+        match self.config.blobs().and_then(|blobs| contents::far(blobs, &self.own.root)) {
             Ok(Some(far)) => far.probe().map_err(|e| e.to_string()),
             Ok(None) => Ok(()),
             Err(failure) => Err(failure.message),

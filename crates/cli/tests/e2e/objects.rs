@@ -17,7 +17,7 @@ use actum_testkit::upstream::{Script, Turn, Upstream, Usage};
 use super::actum;
 use super::dataset::{ID, labelled};
 use super::predict::{SIGNATURE, demo};
-use super::run::asked;
+use super::run::{asked, project};
 
 fn machine(url: &str, server: Option<&ObjectStore>) -> Program {
     joined(actum(), url, server)
@@ -264,7 +264,7 @@ fn worker_that_fetches_contents_ends_soon_when_asked() {
     let wire = Wire::to(server.port());
     let url = format!("s3://{BUCKET}/stop");
     let endpoint = format!("http://127.0.0.1:{}", wire.port);
-    let actum = joined(super::run::project(&[("a", "echo x > made")]), &url, Some(&server));
+    let actum = joined(project(&[("a", "echo x > made")]), &url, Some(&server));
     let actum = actum.with_env("AWS_ENDPOINT", &endpoint);
     assert_eq!(actum.run(&["workspace", "add", "site", "--json"]).code, 0);
     let text = serde_json::json!({"workspace": "shared:site", "items": [super::run::item("i", "a")]}).to_string();
@@ -281,4 +281,19 @@ fn worker_that_fetches_contents_ends_soon_when_asked() {
     wire.cut.store(false, Ordering::SeqCst);
     super::runs::work(&actum, std::slice::from_ref(&run));
     assert_eq!(super::runs::state(&actum, &run), "succeeded");
+}
+
+/// A run could put a link or another folder in the place of an object store that is in the project.
+#[test]
+fn object_store_in_the_project_is_refused() {
+    let actum = project(&[("a", "echo x > x")]);
+    let text = fs::read_to_string(actum.path("actum.toml")).unwrap();
+    for (folder, is_refused) in [("store", true), (".actum/store", false)] {
+        fs::create_dir_all(actum.path(folder)).unwrap();
+        let url = format!("file://{}", actum.path(folder).display());
+        actum.file("actum.toml", format!("{text}\n[blobs]\nurl = \"{url}\"\n"));
+        let ended = actum.run(&["snapshot", "freeze", "--json"]);
+        assert_eq!(ended.code != 0, is_refused, "{folder}: {}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.stderr.contains("is in the project"), is_refused, "{}", ended.stderr);
+    }
 }

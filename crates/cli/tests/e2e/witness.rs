@@ -29,7 +29,7 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Sock
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let answer: Box<Answer> = Box::new(answer);
-    std::thread::spawn(move || {
+    let serving = move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             let (mut line, mut length) = (String::new(), 0);
@@ -46,7 +46,8 @@ fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'static) -> Sock
             let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
             let _ = (&stream).write_all(format!("{head}{text}").as_bytes());
         }
-    });
+    };
+    std::thread::Builder::new().name("witness".into()).spawn(serving).unwrap();
     at
 }
 

@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// How long a caller always has to show a token. A burst of callers with tokens is no flood.
 const GRACE: Duration = Duration::from_millis(250);
