@@ -186,6 +186,7 @@ pub(crate) fn call_tool(
         setting.results = Arc::new(Results::kept(&setting.home));
     }
     setting.session = session;
+    setting.is_served = open.project.seat().is_some();
     let ledger = workspace::Ledger::over(&open);
     execution::settle(&open.project, &ledger)?;
     let id = new_id();

@@ -61,6 +61,8 @@ pub(crate) struct Setting {
     pub ground: Ground,
     /// Which folder the workspace of a run is, if that was agreed on.
     pub folder: Option<FolderId>,
+    /// The caller came in over a server.
+    pub is_served: bool,
     pub stops: Arc<Stops>,
     pub programs: Programs,
     pub results: Arc<Results>,
@@ -132,6 +134,7 @@ impl Setting {
             spawner,
             ground,
             folder: None,
+            is_served: false,
             stops,
             programs: Programs::default(),
             results: Arc::default(),
@@ -569,10 +572,12 @@ impl Setting {
     fn is_secret_beside_results(&self, chosen: &Chosen) -> bool {
         let tool = &chosen.tool.is;
         let is_program = |one: &Found<Adapter>| !matches!(one.is.interface, Interface::Api(_));
-        !matches!(self.ground, Ground::Folder(_))
-            && tool.scope.data_access == DataAccess::Read
-            && tool.secrets.keys().any(|name| tool.is_variable(name))
-            && chosen.chain.iter().any(is_program)
+        // At the keyboard the user calls it on files that the user has. An agent's own copy is refused if it may be written to.
+        let is_results = match self.ground {
+            Ground::Folder(_) => self.is_served && tool.scope.data_access != DataAccess::None,
+            _ => tool.scope.data_access == DataAccess::Read,
+        };
+        is_results && tool.secrets.keys().any(|name| tool.is_variable(name)) && chosen.chain.iter().any(is_program)
     }
 
     /// What waits for a person: levels that do, more than was granted, and the first use where that was wanted.

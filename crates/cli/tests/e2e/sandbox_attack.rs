@@ -423,3 +423,27 @@ fn granted_folder_is_protected_by_its_own_name() {
         assert!(!actum.path(".github/workflows/new.yml").exists(), "{}", who.word());
     }
 }
+
+/// Every file and folder of the list of credentials is hidden, also if the home is granted.
+#[test]
+fn every_known_credential_is_hidden() {
+    let rows = include_str!("../../data/credentials.tsv").lines().filter(|line| !line.starts_with('#'));
+    let paths: Vec<String> = rows.map(|row| row.split('\t').next().unwrap().replace('*', "x")).collect();
+    assert!(paths.len() > 60, "{}", paths.len());
+    for who in Who::BOTH {
+        let actum = actum();
+        for path in &paths {
+            // A row may name a folder that another row has something in.
+            let is_folder = paths.iter().any(|other| other.starts_with(&format!("{path}/")));
+            let place = if is_folder { format!("{path}/secret") } else { path.clone() };
+            actum.file(&format!("home/{place}"), "hunter2-credential");
+        }
+        actum.file("home/plain", "plain");
+        own_all(actum.folder(), who);
+        let home = actum.path("home");
+        let script = format!("cd {0}; grep -rs hunter2-credential . ; cat plain", home.display());
+        let actum = actum.with_env("HOME", &home.display().to_string());
+        let ended = who.run(&actum, &["sandbox", "--read", "home", "--", "sh", "-c", &script]);
+        assert_eq!(ended.stdout, "plain", "{}: {}{}", who.word(), ended.stdout, ended.stderr);
+    }
+}

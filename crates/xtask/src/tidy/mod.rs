@@ -2,6 +2,7 @@
 //! It lists every violation and never repairs one.
 
 mod docs;
+mod duplicates;
 mod edges;
 mod fence;
 mod licence;
@@ -58,6 +59,7 @@ fn violations() -> Result<Vec<Violation>, String> {
     manifest::check(&manifests, &mut violations);
     fence::check(&tree, fence::LIFTED, &mut violations);
     text::check(&tree, &mut violations);
+    duplicates::check(&tree, &mut violations);
     licence::check(&metadata, &tree, &mut violations)?;
     docs::check(&tree, &mut violations);
     docs::check_errors(&tree, actum_api::TABLE.iter().map(|row| row.code), &mut violations);
