@@ -35,6 +35,7 @@ mod gateway_end;
 mod gateway_protocol;
 mod gateway_secret;
 mod gateway_upstream;
+mod golden;
 mod ledger;
 mod mcp;
 mod mcp_agents;
