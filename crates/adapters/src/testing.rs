@@ -197,7 +197,7 @@ impl Cells for FakeCells {
     }
 
     fn start(&self, _: &Job) -> Result<Box<dyn Session>, String> {
-        Err("nobody speaks here".into())
+        Err("no protocol here".into())
     }
 }
 
@@ -207,7 +207,7 @@ pub(crate) struct Nobody;
 
 impl Others for Nobody {
     fn attempt(&self, ask: &Ask<'_>) -> Attempt {
-        let problem = Problem::new(Stage::Call, "there is nobody");
+        let problem = Problem::new(Stage::Call, "no transport");
         Attempt::failed(&ask.link.adapter.adapter_id, actum_contract::tool::Went::Unavailable, problem)
     }
 }

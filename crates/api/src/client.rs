@@ -47,7 +47,7 @@ pub enum ClientError {
     Address(String),
     #[error("cannot reach {at}: {error}")]
     Unreachable { at: SocketAddr, error: io::Error },
-    #[error("cannot be sure that it is {name}: {error}")]
+    #[error("TLS verification failed for {name}: {error}")]
     Insecure { name: String, error: io::Error },
     #[error("no answer within {0:?}")]
     Silent(Duration),

@@ -16,6 +16,8 @@ pub(crate) const NAME: &str = "actum.toml";
 #[derive(Debug)]
 pub(crate) struct ActiveConfig {
     root: PathBuf,
+    /// Where the store of the process is, once it is open.
+    store: OnceLock<String>,
     loaded: RwLock<Option<Arc<Loaded>>>,
 }
 
@@ -28,11 +30,20 @@ struct Loaded {
 
 impl ActiveConfig {
     pub(crate) fn at(root: &Path) -> Arc<Self> {
-        Arc::new(Self { root: root.to_owned(), loaded: RwLock::default() })
+        Arc::new(Self { root: root.to_owned(), store: OnceLock::new(), loaded: RwLock::default() })
     }
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Remembers where the store is, without its password.
+    pub(crate) fn note_store(&self, shown: &str) {
+        let _ = self.store.set(shown.to_owned());
+    }
+
+    pub(crate) fn store(&self) -> Option<&str> {
+        self.store.get().map(String::as_str)
     }
 
     /// Returns the configuration in force, which is read when it is first asked for.

@@ -108,7 +108,7 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
     let is_of_machine = |what: &String| what.starts_with("filesystem ") || what.starts_with("network ");
     if request.tenant.as_str() != LOCAL_TENANT && request.wants.iter().any(is_of_machine) {
         let wants = request.wants.join(" and ");
-        let message = format!("{} asks for {wants}, to which nobody of the token's tenant can agree", request.tool);
+        let message = format!("{} asks for {wants}, which no caller of the token's tenant can approve", request.tool);
         return Err(Failure::new(error::FORBIDDEN, message)
             .hint("ask the project's owner for one that sees less of the machine"));
     }

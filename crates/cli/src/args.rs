@@ -76,130 +76,130 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Begin: write actum.toml and a work file, and propose an agent
+    /// Create actum.toml and a work file, and propose an agent
     Init(init::Init),
-    /// The main job: submit the items of a work file, execute them, wait
+    /// Run the items of a work file and wait for the results
     Run(run::Run),
-    /// Complete or roll back what a crash left behind
+    /// Complete or roll back publications that a crash interrupted
     Recover(recover::Recover),
     /// Show the status of a run, or run counts
     #[command(visible_alias = "show")]
     Status(status::Status),
-    /// The runs there are, newest first
+    /// List runs, newest first
     List(status::List),
-    /// Go on with a run, or go elsewhere from it
+    /// Resume a run, or fork it with a changed contract
     Resume(resume::Resume),
-    /// Stop a run for good
+    /// Cancel a run
     Cancel(resume::Cancel),
-    /// Repeat a run offline, and compare what comes out
+    /// Repeat a run offline and compare the results
     Replay(prove::Replay),
-    /// Check receipts: signature, hashes, chain, ledger
+    /// Verify receipts: signature, hashes, chain, ledger
     Verify(prove::Verify),
-    /// The signed receipt of a run, as it was given out
+    /// Print the signed receipt of a run
     Receipt(receipt::Show),
-    /// The governance decision on a run: exit 0 on PASS, 1 on FAIL
+    /// Print the governance decision on a run: exit 0 on PASS, 1 on FAIL
     Gate(prove::Gate),
-    /// Execute what was submitted elsewhere, until stopped
+    /// Execute queued runs until stopped
     Worker(worker::Worker),
-    /// Show what a run or a stage has come to, as a patch
+    /// Show the changes of a run or stage as a patch
     Diff(diff::Diff),
-    /// Publish a kept result: all of it or nothing
+    /// Publish a kept result, all of it or nothing
     Apply(apply::Apply),
-    /// Take a publication back, wherever what it left still stands
+    /// Revert a publication; files edited since are kept
     Undo(undo::Undo),
-    /// Private copies of the workspace: make, act in, list, drop
+    /// Manage stages: private copies of the workspace
     #[command(subcommand)]
     Stage(stage::Verb),
-    /// The workspace store alone: freeze, thaw, compare, list, clean up
+    /// Manage snapshots: freeze, thaw, compare, list, collect garbage
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
-    /// Workspaces that no machine owns: make, list, show, put into a folder
+    /// Manage shared workspaces: add, list, show, check out
     #[command(subcommand)]
     Workspace(workspace::Verb),
-    /// One execution under the code execution contract
+    /// Run one tool call under the code execution contract
     Exec(exec::Exec),
-    /// What a run or an execution has put out
+    /// Print the output of a run or execution
     Logs(logs::Logs),
-    /// What has happened, event by event, and what happens
+    /// Print events, and follow new ones
     Events(events::Events),
-    /// What an agent may call: registered, approved, shown level by level
+    /// Manage tools that agents may call
     #[command(subcommand)]
     Tool(tool::Verb),
-    /// How tools are called: programs, services, packages, MCP servers
+    /// Manage adapters: how tools are called
     #[command(subcommand)]
     Adapter(tool::Verb),
-    /// Typed questions to models: register, list, show
+    /// Manage signatures: typed questions to models
     #[command(subcommand)]
     Signature(signature::Verb),
-    /// Ways of asking a signature, registered for good
+    /// Manage artifacts: compiled ways to ask a signature
     #[command(subcommand)]
     Artifact(artifact::Verb),
-    /// Which artifact of a signature is live, which is tried, who moved it
+    /// Manage pointers: which artifact of a signature is live
     #[command(subcommand)]
     Pointer(pointer::Verb),
-    /// Ask a model by a signature: checked, paid for, receipted
+    /// Call a model through a signature
     Predict(Box<predict::Predict>),
-    /// Labelled examples, out of receipts or files, in three parts that never mix
+    /// Manage datasets: labelled examples from receipts or files
     #[command(subcommand)]
     Dataset(dataset::Verb),
-    /// Candidates for a signature, scored on a dataset, and the best of them
+    /// Search for a better artifact of a signature on a dataset
     Compile(compile::Compile),
-    /// An artifact on a dataset, or two against each other; a gate by its exit code
+    /// Evaluate an artifact on a dataset, or compare two
     Eval(Box<eval::Eval>),
-    /// Money: who may spend how much, what was spent, what is unknown
+    /// Manage budgets: authorizations, reservations, reconciliation
     #[command(subcommand)]
     Spend(spend::Verb),
-    /// Why a question to a model was allowed or denied
+    /// Explain policy decisions
     #[command(subcommand)]
     Policy(trace::PolicyVerb),
-    /// What was asked of models, and answered
+    /// Show recorded model calls
     #[command(subcommand)]
     Trace(trace::Verb),
-    /// The commands over HTTP, for whoever has a token
+    /// Serve the HTTP API
     Serve(serve::Serve),
-    /// Who is told what happens: addresses, added, listed, removed
+    /// Manage webhooks
     #[command(subcommand)]
     Webhook(webhook::Verb),
-    /// Models for programs outside a cell, metered and within a budget
+    /// Serve models to programs on this machine, metered and within a budget
     Gateway(gateway::Serve),
-    /// Runs and registered tools as an MCP server on stdin and stdout
+    /// Serve runs and tools over MCP on stdin and stdout
     Mcp(mcp::Mcp),
-    /// What waits for a person
+    /// List and show requests for approval
     #[command(subcommand)]
     Approvals(approvals::Verb),
-    /// Agree to what waits
+    /// Approve a request
     Approve(approvals::Approve),
-    /// Refuse what waits
+    /// Deny a request
     Deny(approvals::Deny),
-    /// The sandbox alone, for any command
+    /// Run any command in a sandbox
     Sandbox(sandbox::Sandbox),
-    /// Say what this machine can do, and how to get the rest
+    /// Check this machine and this project
     Doctor(doctor::Doctor),
-    /// The contract alone: resolve, hash, compare, explain, check
+    /// Resolve, hash, compare and explain contracts
     #[command(subcommand)]
     Contract(contract::Verb),
-    /// Canonical JSON (RFC 8785) of a document, or its hash
+    /// Print a document as canonical JSON (RFC 8785), or its hash
     Canon(canon::Canon),
-    /// The ledger alone: append, look, verify, prove
+    /// Append to the ledger, list, verify and prove entries
     #[command(subcommand)]
     Ledger(ledger::Verb),
-    /// Upkeep of the store: migrate, check, rebuild, backup
+    /// Migrate, check, rebuild and back up the store
     #[command(subcommand)]
     Store(store::Verb),
-    /// Who may ask the server: tokens, made, listed, revoked
+    /// Manage the server's tokens
     #[command(subcommand)]
     Token(token::Verb),
-    /// Who signs
+    /// Show, trust and rotate signing keys
     #[command(subcommand)]
     Key(key::Verb),
-    /// The configuration in force, and taking a changed one into force
+    /// Show the configuration in force, or reload it in a server
     #[command(subcommand)]
     Config(config::Verb),
-    /// Show the storage that is used, and the quota if there is one
+    /// Show used storage and quotas
     Usage(usage::Usage),
-    /// JSON Schema of a document
+    /// Print the JSON Schema of a document
     Schema(schema::Schema),
-    /// Completion script for a shell
+    /// Print a completion script for a shell
     Completions(completions::Completions),
     /// The reference of all commands as Markdown
     #[command(hide = true)]

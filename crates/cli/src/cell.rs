@@ -218,7 +218,7 @@ impl Wanted<'_> {
         let mut allow = network.allow.clone();
         if network.level == NetworkLevel::Registry {
             if self.config.registries.is_empty() {
-                let message = "the network level registry means nobody here: no registries are configured";
+                let message = "the network level registry reaches no host: no registries are configured";
                 return Err(Failure::new(error::CONFIG, message)
                     .hint("name them in actum.toml: `[sandbox] registries = [\"host\"]`, or use --allow HOST"));
             }
@@ -440,6 +440,8 @@ pub(crate) fn end_of(ended: &Ended) -> Option<actum_contract::execution::End> {
         Ended::TimedOut => End::TimedOut,
         Ended::OutOfMemory => End::OutOfMemory,
         Ended::OutOfDisk => End::OutOfDisk,
+        // As if somebody had killed it; the message says why.
+        Ended::Uncovered => End::Signalled(9),
         Ended::Cancelled => End::Cancelled,
         Ended::NotBuilt(_) => return None,
     })

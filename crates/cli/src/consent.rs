@@ -5,6 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
+use actum_contract::agent::{Agent, AgentKind};
 use actum_contract::blob::Blobs;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
@@ -35,6 +36,8 @@ pub(crate) struct Publishing<'a> {
     /// The state that the changes start from, and the one that they lead to.
     pub base: Digest,
     pub after: Digest,
+    /// The present state, onto which they are published: a link in it may lead to what they change.
+    pub onto: Digest,
     pub changes: &'a [Change],
     /// `publish` or `undo`, and the run or stage that it is about.
     pub verb: &'static str,
@@ -50,17 +53,35 @@ pub(crate) struct OwnFiles {
 
 impl OwnFiles {
     pub(crate) fn of(root: &Path, config: &Config) -> Self {
-        let named = config.files.iter().map(|file| root.join(file));
-        // A configuration that is a link is in the file that it leads to.
-        let real = root.join(crate::active_config::NAME).canonicalize();
-        Self { files: named.chain(real).collect(), golden: root.join("tools/golden") }
+        let mut files: Vec<PathBuf> = config.files.iter().map(|file| root.join(file)).collect();
+        files.push(root.join(crate::active_config::NAME));
+        files.extend(config.agents.values().flat_map(|config| programs_with_secrets(root, &config.agent)));
+        // What is a link, or behind one, is in the file that it leads to.
+        let real: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
+        files.extend(real);
+        Self { files, golden: root.join("tools/golden") }
     }
 
     /// Whether Actum obeys a path of a workspace.
     pub(crate) fn contain(&self, workspace: Option<&Path>, path: &Path) -> bool {
-        let is_ours = |path: PathBuf| self.files.contains(&path) || path.starts_with(&self.golden);
+        // Also a folder or link above one of them: replaced, it leads to another file.
+        let is_ours = |path: PathBuf| {
+            self.files.iter().any(|file| file.starts_with(&path))
+                || path.starts_with(&self.golden)
+                || self.golden.starts_with(&path)
+        };
         protect::is_own(path) || workspace.is_some_and(|folder| is_ours(folder.join(path)))
     }
+}
+
+/// Returns the files of the project that an agent with secrets runs: changed, they would have its secrets.
+fn programs_with_secrets(root: &Path, agent: &Agent) -> Vec<PathBuf> {
+    let is_reference = |value: &String| value.starts_with("env:") || value.starts_with("file:");
+    if !agent.environment.values().any(is_reference) {
+        return Vec::new();
+    }
+    let AgentKind::Command { command, .. } = &agent.kind else { return Vec::new() };
+    command.iter().map(|word| root.join(word)).filter(|path| path.is_file()).collect()
 }
 
 /// Changes of files that programs obey.
@@ -78,7 +99,13 @@ impl Obeyed {
         // What cannot be read now is not obeyed either: Actum refuses to start on it.
         let files = OwnFiles::of(&root, &project.config().unwrap_or_default());
         let trees = [publishing.base, publishing.after];
-        let found = ObeyedChanges::find(publishing.blobs, trees, publishing.changes, ADMISSION)?;
+        let found = ObeyedChanges::find(
+            publishing.blobs,
+            trees,
+            (publishing.folder, Some(publishing.onto)),
+            publishing.changes,
+            ADMISSION,
+        )?;
         let (mut changes, mut own) = (Vec::new(), Vec::new());
         for change in deltas(publishing.changes) {
             let path = change.path.as_path();

@@ -11,9 +11,13 @@ use serde::{Deserialize, Serialize};
 use crate::project::Project;
 use crate::workspace::new_id;
 
-/// Where the head of one tenant's log in one store is kept. None if this user has no home, and for callers of a server.
+/// Where the head of one tenant's log in one store is kept. None if this user has no home.
 #[derive(Debug)]
-pub(crate) struct KnownHead(Option<PathBuf>);
+pub(crate) struct KnownHead {
+    path: Option<PathBuf>,
+    /// For callers of a server, to whom paths of the machine are not shown.
+    is_served: bool,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
@@ -24,20 +28,23 @@ struct Record {
 
 impl KnownHead {
     pub(crate) fn of(project: &Project, tenant: &Tenant) -> Self {
-        if project.seat().is_some() {
-            return Self(None);
-        }
-        let place = project.state_folder().zip(project.location().ok()).map(|(state, location)| {
-            let name = format!("{} {}", location.shown(), tenant.as_str());
+        // A server opened its store before it had callers.
+        let store = match project.active_config().store() {
+            Some(store) => Some(store.to_owned()),
+            None => project.location().ok().filter(|_| project.seat().is_none()).map(|location| location.shown()),
+        };
+        let path = project.state_folder().zip(store).map(|(state, store)| {
+            let name = format!("{store} {}", tenant.as_str());
             state.join("heads").join(&Digest::blake3(name.as_bytes()).to_hex()[..32])
         });
-        Self(place)
+        Self { path, is_served: project.seat().is_some() }
     }
 
     /// Returns the head as something that the log has to contain. The error says that the log is another one than before.
     pub(crate) fn expected(&self, origin: &str) -> Result<Option<SignedHead>, String> {
         let Some((path, record)) = self.read() else { return Ok(None) };
-        let name = format!("the head that this user saw last ({})", path.display());
+        let place = if self.is_served { String::new() } else { format!(" ({})", path.display()) };
+        let name = format!("the head that this user saw last{place}");
         if record.origin != origin {
             return Err(format!(
                 "{name} is of another log, {}; remove that file if the store was replaced",
@@ -50,7 +57,7 @@ impl KnownHead {
 
     /// Remembers a head, if it is newer than the known one. It is not synced: an older one says less, and nothing wrong.
     pub(crate) fn note(&self, origin: &str, size: u64, head: Digest) {
-        let Some(path) = &self.0 else { return };
+        let Some(path) = &self.path else { return };
         if self.read().is_some_and(|(_, known)| known.origin != origin || known.size >= size) {
             return;
         }
@@ -68,7 +75,7 @@ impl KnownHead {
     }
 
     fn read(&self) -> Option<(&PathBuf, Record)> {
-        let path = self.0.as_ref()?;
+        let path = self.path.as_ref()?;
         let record = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
         Some((path, record))
     }

@@ -99,8 +99,23 @@ fn rows(text: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
 
 /// Returns the row that the end of a path matches: `a/.github/workflows`, but not `a/.github/workflows/ci.yml`.
 pub(crate) fn named(path: &Path) -> Option<&'static ObeyedName> {
-    let names: Vec<&str> = path.iter().map(|name| name.to_str().unwrap_or_default()).collect();
+    let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     ends_with(&names)
+}
+
+/// Whether the end of a path is the beginning of a longer name in the list, so that a link there leads to what is obeyed: `gradle`,
+/// of `gradle/wrapper`.
+pub(crate) fn is_beginning(path: &Path) -> bool {
+    let names: Vec<_> = path.iter().map(|name| name.to_string_lossy()).collect();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    let rows = TABLE.exact.values().flatten().chain(&TABLE.patterns);
+    rows.filter(|row| row.kind != ObeyedKind::Source && row.names.len() > 1).any(|row| {
+        (1..row.names.len().min(names.len() + 1)).any(|length| {
+            let end = &names[names.len() - length..];
+            row.names[..length].iter().zip(end).all(|(pattern, name)| pattern.matches(name))
+        })
+    })
 }
 
 fn ends_with(names: &[&str]) -> Option<&'static ObeyedName> {
@@ -115,8 +130,11 @@ fn ends_with(names: &[&str]) -> Option<&'static ObeyedName> {
 
 /// Returns the rows that a path or a folder above it matches, the outermost first.
 pub(crate) fn all_of(path: &Path) -> impl Iterator<Item = &'static ObeyedName> {
-    let names: Vec<&str> = path.iter().map(|name| name.to_str().unwrap_or_default()).collect();
-    (1..=names.len()).filter_map(move |length| ends_with(&names[..length]))
+    let names: Vec<String> = path.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    (1..=names.len()).filter_map(move |length| {
+        let beginning: Vec<&str> = names[..length].iter().map(String::as_str).collect();
+        ends_with(&beginning)
+    })
 }
 
 /// Returns the paths of a home that are there and that hold secrets.

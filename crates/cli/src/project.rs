@@ -179,6 +179,7 @@ impl Project {
         }
         let location = self.location()?;
         out.detail(&format!("store: {}", location.shown()));
+        self.config.note_store(&location.shown());
         let older = match &location {
             Location::Postgres(_) if !migrate => Older::Refuse,
             _ => Older::Migrate,

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use actum_sandbox::Access;
-use actum_workspace::{Change, TreePath, linked_paths, steering_changes, top_links};
+use actum_workspace::{Change, Kind, TreePath, deltas, linked_paths, steering_changes, top_links};
 
 use crate::failure::Failure;
 use crate::obeyed::{self, ObeyedKind, ObeyedName};
@@ -22,12 +22,36 @@ use crate::run::{ADMISSION, LINKS_ARE_FOLLOWED, REPOSITORIES_ARE_OBEYED};
 use crate::ui::clean;
 
 /// In a repository's own folder: what makes git run something or look elsewhere.
-const IN_GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir", "modules", "worktrees"];
+const IN_GIT: &[&str] = &[
+    "hooks",
+    "config",
+    "config.worktree",
+    "commondir",
+    "modules",
+    "worktrees",
+    // Commands that `git rebase --continue` runs, and places that `git fetch` reads.
+    "rebase-merge",
+    "rebase-apply",
+    "sequencer",
+    "remotes",
+    "branches",
+];
 
 /// What programs obey in repositories of other systems. What a repository keeps there besides has to stay writable.
 const IN_REPOSITORY: &[(&str, &[&str])] = &[
     (".hg", &["hgrc", "hgrc-not-shared", "sharedpath", "requires"]),
-    (".jj", &["repo", "repo/config.toml", "config.toml", "repo/store", "repo/store/git_target", "repo/store/type"]),
+    (
+        ".jj",
+        &[
+            "workspace-config.toml",
+            "repo",
+            "repo/config.toml",
+            "config.toml",
+            "repo/store",
+            "repo/store/git_target",
+            "repo/store/type",
+        ],
+    ),
     (".repo", &["repo", "manifests", "manifests.git", "manifest.xml", "hooks", "repo.git"]),
     (".bzr", &["branch"]),
     (".sl", &["config", "sharedpath", "requires"]),
@@ -72,10 +96,12 @@ pub(crate) struct ObeyedChanges {
 }
 
 impl ObeyedChanges {
-    /// Looks at the changes from `before` to `after`, by the rules of admission of a version.
+    /// Looks at the changes from `before` to `after`, by the rules of admission of a version. `folder`: the workspace, if it is a
+    /// folder. `onto`: what they are published onto, if that is another state.
     pub(crate) fn find(
         blobs: &dyn Blobs,
         [before, after]: [Digest; 2],
+        (folder, onto): (Option<&Path>, Option<Digest>),
         changes: &[Change],
         rules: u64,
     ) -> Result<Self, Failure> {
@@ -85,10 +111,37 @@ impl ObeyedChanges {
         };
         let behind = match rules >= LINKS_ARE_FOLLOWED {
             true if changes.is_empty() => Vec::new(),
-            true => behind_obeyed_links(blobs, before, rules)?,
+            true => {
+                let mut behind = Vec::new();
+                let trees = [Some(before), Some(after), onto.filter(|onto| *onto != before)];
+                for tree in trees.into_iter().flatten() {
+                    behind.extend(behind_obeyed_links(blobs, tree, rules)?);
+                }
+                behind
+            }
             false => behind_links(blobs, before, rules)?,
         };
-        Ok(Self { behind, steering: steering.into_iter().collect(), rules })
+        let mut steering: HashSet<TreePath> = steering.into_iter().collect();
+        if rules >= LINKS_ARE_FOLLOWED {
+            let is_link = |change: &&Change| change.after.is_some_and(|node| node.kind == Kind::Symlink);
+            let links = changes.iter().filter(is_link).map(|change| &change.path);
+            steering.extend(links.filter(|path| obeyed::is_beginning(path.as_path())).cloned());
+            // Parts of a repository that the rules of the workspace leave out are in no tree.
+            let mut known: BTreeMap<PathBuf, bool> = BTreeMap::new();
+            for change in deltas(changes) {
+                let inner = change.path.as_path();
+                let folders = inner.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+                let is_in_git = folder.is_some_and(|folder| {
+                    folders.into_iter().any(|above| {
+                        *known.entry(above.to_owned()).or_insert_with(|| looks_like_git(&folder.join(above)))
+                    })
+                });
+                if is_in_git {
+                    steering.insert(change.path.clone());
+                }
+            }
+        }
+        Ok(Self { behind, steering, rules })
     }
 
     pub(crate) fn contain(&self, path: &TreePath) -> bool {
@@ -132,7 +185,7 @@ pub(crate) fn is_own(path: &Path) -> bool {
 fn behind_obeyed_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathBuf>, Failure> {
     let is_followed = |path: &TreePath| {
         let path = path.as_path();
-        is_obeyed(path, rules) || path.file_name().is_some_and(|name| is(name, &[".github"]))
+        is_obeyed(path, rules) || obeyed::is_beginning(path)
     };
     let found = linked_paths(blobs, tree, &is_followed)?;
     Ok(found.into_iter().map(|path| path.as_path().to_owned()).collect())
@@ -159,7 +212,7 @@ fn behind_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathB
 pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
     let inner = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<_> = inner.iter().collect();
-    let is_settings = |part: &&&OsStr| obeyed::named(Path::new(part)).is_some_and(|row| row.rules == 0);
+    let is_settings = |part: &&&OsStr| obeyed::named(Path::new(part)).is_some_and(|row| row.kind != ObeyedKind::Source);
     let obeyed = parts.iter().find(is_settings);
     // A repository's folder as a whole is protected from within; a part of it could not be.
     let in_git = parts.iter().rev().skip(1).find(|part| is(part, &[".git"]));
@@ -204,7 +257,8 @@ impl Seen {
                     self.add(path);
                     continue;
                 }
-                let row = obeyed::named(path.strip_prefix(above).unwrap_or(&path)).filter(|row| counts(row, rules));
+                let row = obeyed::named(path.strip_prefix(above).unwrap_or(&path))
+                    .filter(|row| counts(row, rules) || row.kind == ObeyedKind::Repository);
                 if let Some(row) = row {
                     if row.kind == ObeyedKind::Repository && is_folder {
                         self.add_parts(&path, &name);
@@ -338,12 +392,25 @@ pub(crate) fn take_away(writable: &[PathBuf], before: &Seen, id: &str) -> (Vec<T
             _ => path.clone(),
         };
         let now = put_aside(&place, writable, id, taken.len());
-        if let Some(link) = was.and_then(|was| was.link.as_ref()).filter(|_| now.is_some() && !is_same_link) {
-            let _ = std::os::unix::fs::symlink(link, path);
+        if let Some(was) = was.filter(|_| now.is_some() && !is_same_link) {
+            restore_link(path, was);
         }
         taken.push(Taken { path: place, now });
     }
     (taken, after.is_partial)
+}
+
+/// Puts a link back, if it leads to what it led to before. What is on its way may have been replaced as well.
+fn restore_link(path: &Path, was: &Was) {
+    let Some(link) = &was.link else { return };
+    if std::os::unix::fs::symlink(link, path).is_err() {
+        return;
+    }
+    let end = path.canonicalize().ok();
+    let end = end.and_then(|end| fs::symlink_metadata(&end).ok().map(|found| (end, (found.dev(), found.ino()))));
+    if end != was.end {
+        let _ = fs::remove_file(path);
+    }
 }
 
 fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Option<PathBuf> {

@@ -215,11 +215,11 @@ pub(crate) fn explain(decision: &Decision, budget: &Snapshot, is_served: bool) -
     let left = budget.remaining.map_or_else(|| "no limit".to_owned(), |left| left.to_string());
     match decision.reason_code.as_str() {
         policy::AUTHORIZATION_MISSING if is_served => {
-            "nobody allowed to spend; over a server a budget only narrows what is allowed: ask an approver for `actum spend authorize`"
+            "no authorization to spend; over a server a budget only narrows what is allowed: ask an approver for `actum spend authorize`"
                 .to_owned()
         }
         policy::AUTHORIZATION_MISSING => {
-            "nobody allowed to spend: give the work item a budget (budget.spend.max_total), or `actum spend authorize`"
+            "no authorization to spend: give the work item a budget (budget.spend.max_total), or `actum spend authorize`"
                 .to_owned()
         }
         policy::AUTHORIZATION_REVOKED | policy::AUTHORIZATION_EXPIRED => {

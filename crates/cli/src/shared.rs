@@ -95,6 +95,13 @@ pub(crate) fn commit_of(name: &str) -> Option<String> {
 }
 
 impl Open {
+    /// Returns the tree that a shared workspace holds now.
+    pub(crate) fn head_tree(&self, name: &str) -> Result<Digest, Failure> {
+        let found = self.waiter.wait(self.heads.head(&self.tenant, name))?;
+        let gone = || Failure::new(error::NOT_FOUND, format!("there is no shared workspace {name:?}"));
+        found.map(|head| head.tree).ok_or_else(gone)
+    }
+
     /// The place of runs on shared workspaces: whoever has the same object store; without one, only this project here.
     pub(crate) fn shared_place(&self) -> Result<String, Failure> {
         let name = self.project.contents_name()?.unwrap_or_else(|| self.place.clone());
@@ -247,7 +254,7 @@ impl Open {
             match note(&self.waiter, run, &done, entry)? {
                 Written::Done => return Ok((name, rebased)),
                 Written::Lost => {
-                    let message = "the run has just been changed by somebody else; look again";
+                    let message = "another process has just changed the run; repeat the command";
                     return Err(Failure::new(error::RUN_STATE, message));
                 }
                 // Somebody else has made that move.

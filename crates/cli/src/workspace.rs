@@ -156,7 +156,7 @@ impl Ledger {
         })?;
         for late in opened.workspace.settle(publication)? {
             let late = late.display();
-            out.remark(&format!("somebody wrote to a file that had just been replaced; it is kept as {late}"));
+            out.remark(&format!("a file was written to after it had been replaced; it is kept as {late}"));
         }
         match outcome {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),

@@ -324,7 +324,7 @@ pub fn schema() -> Value {
         "provider": {"type": "string", "description": "of predict: the provider, if several have the model"},
         "filesystem": {"enum": FilesystemLevel::ALL.map(FilesystemLevel::word), "default": "standard"},
         "network": {"enum": NETWORKS, "default": "offline",
-            "description": "whom its programs reach; the agent predict asks models itself, whatever stands here"},
+            "description": "which hosts its programs reach; the agent predict calls models itself, independent of this"},
         "allow": texts,
         "environment": {"type": "object", "additionalProperties": {"type": "string"}},
         "tools": {"type": "array", "items": {"type": "string"}, "description": "registered tools it may call; all that are approved if none are listed"},

@@ -38,7 +38,7 @@ pub enum ResumeError {
     Contract(String, &'static str, Value),
     #[error("the run is {0}: {1}")]
     State(RunState, &'static str),
-    #[error("the run has just been changed by somebody else; look again")]
+    #[error("another process has just changed the run; repeat the command")]
     Lost,
     #[error("the ledger refuses it: {0}")]
     Refused(String),
@@ -106,7 +106,7 @@ fn requeue(
         RunState::Cancelled => {
             return Err(ResumeError::State(run.state, "that is for good; --fork starts another from it"));
         }
-        RunState::Planned => return Err(ResumeError::State(run.state, "it is published by somebody outside")),
+        RunState::Planned => return Err(ResumeError::State(run.state, "it waits for an outside publisher")),
         RunState::Queued | RunState::Blocked if contract.is_none() => return Ok(Resumed::Queued),
         RunState::Queued if is_publishing(waiter, run)? => {
             return Err(ResumeError::State(
@@ -338,7 +338,7 @@ pub enum Cancelled {
 pub enum CancelError {
     #[error("the run is over: it is {0}")]
     Over(RunState),
-    #[error("the run has just been changed by somebody else; look again")]
+    #[error("another process has just changed the run; repeat the command")]
     Lost,
     #[error("the run has published its result and waits for a worker to end it; undo it then")]
     Published,

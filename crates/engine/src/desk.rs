@@ -105,7 +105,7 @@ struct Pending {
 /// Why something could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotWritten {
-    #[error("somebody else has the run")]
+    #[error("lease lost to another worker")]
     Lost,
     #[error("the ledger refuses it: {0}")]
     Refused(String),

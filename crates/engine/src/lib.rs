@@ -1,7 +1,7 @@
 //! What moves: runs are submitted, claimed, driven from effect to effect, kept alive, taken over and ended.
 //!
 //! Decides nothing about a run (`kernel` does) and touches no file (hands do): it records what happened before the next
-//! thing begins, and stops the moment somebody else has the run. The same code serves one command and a fleet of
+//! thing begins, and stops the moment lease lost to another worker. The same code serves one command and a fleet of
 //! workers. Joined in `cli`.
 
 mod agreement;

@@ -425,7 +425,7 @@ impl Engine {
         Ok(done)
     }
 
-    /// Keeps leases, and hears who wants a run to stop.
+    /// Renews leases and polls for cancellation.
     fn keep(&self) {
         let mut renewed = Instant::now();
         loop {

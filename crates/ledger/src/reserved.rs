@@ -14,28 +14,29 @@ struct Type {
 }
 
 /// The types, but for execution events, which have rules of their own.
-const TYPES: [Type; 21] = [
+const TYPES: [Type; 22] = [
     Type { name: registry::TYPE, by: "the registry alone: use `actum tool` and `actum adapter`" },
-    Type { name: spend::TYPE, by: "whoever keeps the money: use `actum spend`" },
-    Type { name: "prediction_receipt", by: "whoever makes the prediction: use `actum predict`" },
+    Type { name: spend::TYPE, by: "spending: use `actum spend`" },
+    Type { name: "prediction_receipt", by: "predictions: use `actum predict`" },
     Type { name: "signature_catalog", by: "the catalogue alone: use `actum signature`" },
-    Type { name: "compiled_artifact", by: "whoever registers artifacts: use `actum artifact`" },
-    Type { name: pointer::TYPE, by: "whoever moves a pointer: use `actum pointer`" },
-    Type { name: "prediction_label", by: "whoever labels a prediction: use `actum dataset label`" },
-    Type { name: "prediction_dataset", by: "whoever makes a dataset: use `actum dataset`" },
+    Type { name: "compiled_artifact", by: "the artifact registry: use `actum artifact`" },
+    Type { name: pointer::TYPE, by: "pointer changes: use `actum pointer`" },
+    Type { name: "prediction_label", by: "labels: use `actum dataset label`" },
+    Type { name: "prediction_dataset", by: "datasets: use `actum dataset`" },
     Type { name: "compile_report", by: "the compiler alone: use `actum compile`" },
-    Type { name: "eval_report", by: "whoever scores an artifact: use `actum eval`" },
-    Type { name: "receipt", by: "whoever finishes the run: use `actum run`" },
-    Type { name: "workspace_snapshot", by: "whoever freezes a workspace: use `actum run`" },
-    Type { name: "workspace_publication", by: "whoever publishes: use `actum apply`" },
-    Type { name: "tool_execution", by: "whoever executes: use `actum exec` and `actum tool call`" },
-    Type { name: access::TYPE, by: "whoever makes and revokes tokens: use `actum token`" },
-    Type { name: head::TYPE, by: "whoever publishes to a shared workspace: use `actum run`" },
-    Type { name: "signing_key", by: "whoever signs: use `actum key`" },
-    Type { name: "approval_decision", by: "whoever decides about what waits: use `actum approve` and `actum deny`" },
-    Type { name: webhook::TYPE, by: "whoever adds and removes webhooks: use `actum webhook`" },
+    Type { name: "eval_report", by: "evaluations: use `actum eval`" },
+    Type { name: "receipt", by: "the end of a run: use `actum run`" },
+    Type { name: "workspace_snapshot", by: "a freeze: use `actum run`" },
+    Type { name: "workspace_publication", by: "a publication: use `actum apply`" },
+    Type { name: "tool_execution", by: "executions: use `actum exec` and `actum tool call`" },
+    Type { name: access::TYPE, by: "token management: use `actum token`" },
+    Type { name: head::TYPE, by: "a publication to a shared workspace: use `actum run`" },
+    Type { name: "signing_key", by: "key management: use `actum key`" },
+    Type { name: "approval_decision", by: "decisions about approvals: use `actum approve` and `actum deny`" },
+    Type { name: webhook::TYPE, by: "webhook management: use `actum webhook`" },
     Type { name: "contract_change", by: "an override of a run's contract: use `actum resume`" },
-    Type { name: "end", by: "nobody: the events of a run end with it" },
+    Type { name: "configuration_loaded", by: "a reload: use `actum config reload`" },
+    Type { name: "end", by: "no command: the events of a run end with it" },
 ];
 
 /// How ids begin that nobody else may bring.

@@ -237,6 +237,8 @@ pub enum Ended {
     OutOfMemory,
     /// It filled more of the disk than it may.
     OutOfDisk,
+    /// A path that is covered in the cell was replaced from outside, which takes the cover away.
+    Uncovered,
     /// Somebody wanted it to end.
     Cancelled,
     /// The cell could not be built: what failed. Nothing was run.

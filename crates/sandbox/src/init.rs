@@ -34,6 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// How often the files are looked at that were changed, and how much of the time that may take at most: one part in so many.
 const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
+/// The longest pause between two looks, however long they take.
+const LOOK_AT_DISK_PAUSE_MAX: Duration = Duration::from_millis(500);
 const LOOKING_SHARE: u32 = 4;
 
 /// Names of files that a cell may make or change.
@@ -158,6 +160,36 @@ fn prepare(orders: &UnixStream) -> Built<Prepared> {
     Ok(Prepared { program, line, deaths, isolated })
 }
 
+/// What is mounted over paths that the program must not see or change. If the host replaces such a file by another one, as programs
+/// do that save it, the kernel takes the mount away in all cells.
+#[derive(Debug)]
+struct Covers {
+    mounts: File,
+    count: usize,
+    is_changed: bool,
+}
+
+impl Covers {
+    fn watch() -> io::Result<Self> {
+        let mut covers = Self { mounts: File::open("/proc/self/mountinfo")?, count: 0, is_changed: true };
+        covers.count = covers.count()?;
+        Ok(covers)
+    }
+
+    fn count(&mut self) -> io::Result<usize> {
+        let mut text = Vec::new();
+        self.mounts.rewind()?;
+        self.mounts.read_to_end(&mut text)?;
+        Ok(text.iter().filter(|byte| **byte == b'\n').count())
+    }
+
+    /// Whether one is gone. Nothing in the cell can take one away.
+    fn are_lost(&mut self) -> bool {
+        // Also at first, when nothing has been waited for yet.
+        std::mem::take(&mut self.is_changed) && self.count().is_ok_and(|count| count < self.count)
+    }
+}
+
 /// Bounds the watches of this cell: they are counted for the user outside as well, who has as many over all cells as the
 /// system allows a user. Older kernels have no such limits.
 fn share_watches() {
@@ -221,6 +253,7 @@ struct Life<'a> {
     written: Arc<[Written]>,
     status: Option<Ended>,
     sockets: SocketTable,
+    covers: Covers,
 }
 
 /// What the files take that were changed, as far as somebody beside the first process has looked: it has to watch over
@@ -246,7 +279,7 @@ impl Disk {
                 let (bytes, names) = census::changed(&folders, start);
                 own.bytes.store(bytes, Ordering::Relaxed);
                 own.names.store(names, Ordering::Relaxed);
-                pause = (began.elapsed() * LOOKING_SHARE).max(LOOK_AT_DISK_EVERY);
+                pause = (began.elapsed() * LOOKING_SHARE).clamp(LOOK_AT_DISK_EVERY, LOOK_AT_DISK_PAUSE_MAX);
             }
         };
         let started = std::thread::Builder::new().name("disk".into()).spawn(looking);
@@ -320,6 +353,8 @@ impl<'a> Life<'a> {
         let counts_memory = counters.are_there();
         // There before the program is, which is not to have its place.
         let disk = Disk::watch(Arc::clone(&written), started.1)?;
+        // From before the program is there: what falls off as it starts is missed too.
+        let covers = Covers::watch().map_err(|e| format!("cannot watch over what is covered: {e}"))?;
         let begin = Begin { cell: cell.clone(), is_grouped: counts_memory || enter.grouped_later };
         let passed = channel::borrow(&standard);
         channel::send(&line, &begin, &passed).map_err(|e| format!("cannot talk to the program: {e}"))?;
@@ -357,6 +392,7 @@ impl<'a> Life<'a> {
             status,
             // In the machine's own network there are sockets of others.
             sockets: SocketTable::open(isolated),
+            covers,
         };
         Ok(life.last())
     }
@@ -381,6 +417,9 @@ impl<'a> Life<'a> {
             let next = asked_to_end.as_ref().map(|(until, _)| *until).or(deadline);
             if self.wait(next, asked_to_end.is_none()) && asked_to_end.is_none() {
                 asked_to_end = Some((self.ask_to_end(), Ended::Cancelled));
+            }
+            if self.covers.are_lost() {
+                break Ended::Uncovered;
             }
             // What has ended takes nothing more.
             if self.status.is_none()
@@ -426,6 +465,7 @@ impl<'a> Life<'a> {
             PollFd::new(self.waiting, if listens { PollFlags::IN } else { PollFlags::empty() }),
             PollFd::new(&self.deaths, PollFlags::IN),
             PollFd::new(self.orders, PollFlags::IN),
+            PollFd::new(&self.covers.mounts, PollFlags::PRI),
         ];
         if let Some(questions) = &self.questions {
             files.push(PollFd::new(questions, PollFlags::IN));
@@ -437,7 +477,8 @@ impl<'a> Life<'a> {
         }
         let happened = |at: usize| files.get(at).map_or(PollFlags::empty(), |file| file.revents());
         let wanted = listens && !happened(0).is_empty();
-        let (died, ordered, asked) = (!happened(1).is_empty(), happened(2), happened(3));
+        let (died, ordered, asked) = (!happened(1).is_empty(), happened(2), happened(4));
+        self.covers.is_changed |= !happened(3).is_empty();
         if died {
             let mut taken = [0_u8; 1024];
             while rustix::io::read(&self.deaths, &mut taken).is_ok_and(|n| n > 0) {}

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
@@ -435,11 +436,24 @@ impl Places {
     }
 }
 
+/// How often a path is looked for that was there a moment ago, and with which pause.
+const FINDS_MAX: usize = 10;
+const FIND_AGAIN_AFTER: Duration = Duration::from_micros(300);
+
 fn deny(path: &Path, grants: &[Grant]) -> Built<()> {
     let at = within(path);
     // In a stage a program may have made a link under that name. Elsewhere it leads to what was to be denied.
     let is_staged = grants.iter().any(|grant| grant.from != Source::Same && path.starts_with(&grant.path));
-    match find(at, OFlags::NOFOLLOW) {
+    // Another cell may be renaming a folder on the way to and fro.
+    let mut found = find(at, OFlags::NOFOLLOW);
+    for _ in 0..FINDS_MAX {
+        if !matches!(found, Err(Errno::NOENT | Errno::NOTDIR)) {
+            break;
+        }
+        std::thread::sleep(FIND_AGAIN_AFTER);
+        found = find(at, OFlags::NOFOLLOW);
+    }
+    match found {
         Ok(found) if kind(&found) == FileType::Symlink && !is_staged => Err(told("deny", path)(Errno::LOOP.into())),
         Ok(found) => mask(at, is_folder(&found)),
         // Where we cannot come, the program cannot either: it is nobody else.

@@ -284,6 +284,8 @@ fn rules(forks: Forks, has_group: bool) -> Vec<(c_long, Rule)> {
     if !has_group {
         // Sent to oneself in a message, it would be held by nobody that can be looked at.
         rules.push((libc::SYS_memfd_create, Rule::Ends(fail(libc::ENOSYS))));
+        // Held by the kernel for no process: only a control group counts it.
+        rules.extend([libc::SYS_semget, libc::SYS_msgget].map(|call| (call, Rule::Ends(fail(libc::ENOSYS)))));
     }
     rules.extend(MODES.iter().map(|(call, argument)| (*call, Rule::Mode(*argument))));
     rules.extend(OPENS.iter().map(|(call, flags, mode)| (*call, Rule::Open(*flags, *mode))));

@@ -92,7 +92,7 @@ impl Session {
     pub fn end(mut self) -> io::Result<(Report, Captured)> {
         self.pipes = None;
         let ended = self.watching.take().map(JoinHandle::join);
-        ended.and_then(Result::ok).unwrap_or_else(|| Err(io::Error::other("nobody has looked after the cell")))
+        ended.and_then(Result::ok).unwrap_or_else(|| Err(io::Error::other("the cell's supervisor ended")))
     }
 }
 

@@ -309,7 +309,10 @@ async fn checkpoints_are_kept(journal: &Shared) {
     let (alice, bob) = (tenant("alice"), tenant("bob"));
     journal.keep_checkpoint(&alice, 2, "second").await.expect("kept");
     journal.keep_checkpoint(&alice, 1, "first").await.expect("kept");
-    journal.keep_checkpoint(&alice, 1, "first again").await.expect("kept");
+    journal.keep_checkpoint(&alice, 1, "fir").await.expect("kept");
     assert_eq!(journal.checkpoints(&alice).await.expect("checkpoints"), ["first", "second"]);
+    // A note with more signatures takes the place of the same one with fewer.
+    journal.keep_checkpoint(&alice, 1, "first, signed again").await.expect("kept");
+    assert_eq!(journal.checkpoints(&alice).await.expect("checkpoints"), ["first, signed again", "second"]);
     assert!(journal.checkpoints(&bob).await.expect("checkpoints").is_empty());
 }

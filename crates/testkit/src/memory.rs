@@ -260,7 +260,10 @@ impl Journal for Memory {
 
     fn keep_checkpoint<'a>(&'a self, tenant: &'a Tenant, size: u64, note: &'a str) -> Work<'a, ()> {
         self.with(|s| {
-            s.checkpoints.entry((tenant.clone(), size)).or_insert_with(|| note.to_owned());
+            let kept = s.checkpoints.entry((tenant.clone(), size)).or_default();
+            if note.len() > kept.len() {
+                note.clone_into(kept);
+            }
         })
     }
 

@@ -175,7 +175,7 @@ impl Http {
         let url = Url::parse(url).map_err(|e| Problem::new(Stage::Call, format!("{url} is no address: {e}")))?;
         let found = wait_for(async { self.client(network, &url).await.1 }, &|| false);
         let unable = |e: &dyn fmt::Display| Problem::new(Stage::Call, format!("no connection can be made here: {e}"));
-        found.map_err(|e| unable(&e))?.unwrap_or_else(|| Err(unable(&"nobody waits")))
+        found.map_err(|e| unable(&e))?.unwrap_or_else(|| Err(unable(&"the caller is gone")))
     }
 
     async fn reach(&self, network: &Network, url: &Url) -> (Decision, Result<Client, Failed>) {

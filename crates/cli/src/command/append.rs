@@ -133,7 +133,7 @@ async fn of_nobodys_run(
     if !is_ours || store.entry(&draft.tenant, id).await?.is_some() {
         return Ok(submission);
     }
-    let message = format!("{} is a run of this store: its events are written by whoever executes it", event.execution);
+    let message = format!("{} is a run of this store: its events are written by its worker", event.execution);
     let violation = Violation::new("payload.executionId", message);
     Ok(rejected(Some(draft.tenant.clone()), violation, text))
 }

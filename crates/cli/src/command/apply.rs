@@ -69,6 +69,7 @@ fn apply_shared(open: &Open, run: &Run, name: &str, protected: Option<&str>, out
         folder: None,
         base,
         after: current,
+        onto: open.head_tree(name)?,
         changes: &changes,
         verb: "publish",
         of: &run.id,
@@ -113,12 +114,14 @@ impl Apply {
             is_as_it_was(&opened, &stage, &run)?;
         }
         let sealed = stage.seal(&opened.workspace)?;
+        let rules = workspace::rules(opened.workspace.path(), Vec::new(), Vec::new())?;
         let publishing = Publishing {
             open: &open,
             blobs: opened.workspace.blobs(),
             folder: Some(opened.workspace.path()),
             base: sealed.base,
             after: sealed.after,
+            onto: opened.workspace.state_held(&lock, &rules)?,
             changes: &sealed.changes,
             verb: "publish",
             of: &stage.id,

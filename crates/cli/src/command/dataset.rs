@@ -209,7 +209,7 @@ impl Export {
             };
             let is_labelled = label.expected.is_some() || label.score.is_some();
             if self.labelled && !is_labelled {
-                skip("not_labelled", "nobody has said what the answer should have been");
+                skip("not_labelled", "the expected answer is unknown");
                 return Ok(());
             }
             let Ok(whole) = receipt::whole(&payload, &traces) else {

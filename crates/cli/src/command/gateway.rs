@@ -82,7 +82,7 @@ impl Serve {
     pub(crate) fn run(self, global: &Global, out: &mut Out) -> Ended {
         if !self.listen.ip().is_loopback() {
             let failure = Failure::new(error::USAGE, format!("{} is not of this machine alone", self.listen));
-            return Err(failure.hint("listen on 127.0.0.1: whoever has the key spends your money"));
+            return Err(failure.hint("listen on 127.0.0.1: anyone with the key spends your money"));
         }
         let signals = Signals::catch().map_err(|e| crate::cell::not_built(&e.to_string()))?;
         let open = Open::new(Project::find(global)?, out)?;
@@ -107,7 +107,7 @@ impl Serve {
         let till = Till::open(&counter, who).recorded(recording.clone());
         if budget.is_none() && open.waiter.wait(open.spend.authorizations(&open.tenant))?.is_empty() {
             out.remark(
-                "nobody allowed to spend: what costs anything is denied until `actum spend authorize`, or --budget",
+                "no authorization to spend: what costs anything is denied until `actum spend authorize`, or --budget",
             );
         }
         let gateway = Arc::new(Gateway::new(Some(Arc::new(till)), None));

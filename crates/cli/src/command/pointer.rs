@@ -207,11 +207,11 @@ impl Why {
         }
         let by = By { actor: actor(self.actor), reason: self.reason };
         if by.reason.trim().is_empty() || by.actor.trim().is_empty() {
-            let failure = Failure::new(error::USAGE, "a change has somebody who makes it, and a reason");
+            let failure = Failure::new(error::USAGE, "a change needs an actor and a reason");
             return Err(failure.hint("say why: --reason TEXT"));
         }
         if by.actor.trim() == guard::ACTOR {
-            let failure = Failure::new(error::USAGE, "a guard moves pointers by itself; nobody does in its name");
+            let failure = Failure::new(error::USAGE, "a guard moves pointers by itself; its name cannot be used");
             return Err(failure.hint("say who you are: --actor NAME"));
         }
         Ok(by)

@@ -102,8 +102,7 @@ impl Run {
         let items = with_dependencies(work.items.clone(), &self.item).map_err(|e| disordered(&e, &document))?;
         let levels = levels(&items).map_err(|e| disordered(&e, &document))?;
         if let Some(item) = items.iter().find(|item| self.dry_run && !item.dependencies.is_empty()) {
-            let message =
-                format!("with --dry-run nothing is published, so {} cannot stand on what it depends on", item.id);
+            let message = format!("--dry-run does not support items with dependencies: {}", item.id);
             return Err(Failure::new(error::USAGE, message)
                 .hint("--item chooses items without dependencies; apply those, then go on"));
         }
@@ -129,7 +128,7 @@ impl Run {
             None => WorkPlace::Folder(folder_of(&self.file, &document, &work, &project, self.allow_workspace)?),
         };
         let contract = self.agreed(&work, &document)?;
-        let items = self.with_agents(items, &project, &document)?;
+        let items = self.with_agents(items, &json!(work.workspace), &project, &document)?;
         // Before there are threads, which would get them instead.
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
@@ -195,6 +194,7 @@ impl Run {
     fn with_agents(
         &self,
         items: Vec<WorkItem>,
+        workspace: &Value,
         project: &Project,
         document: &Document,
     ) -> Result<Vec<(WorkItem, Agent)>, Failure> {
@@ -225,7 +225,7 @@ impl Run {
                     None => failure,
                 });
             };
-            approve(project, &item.agent_id, agent)?;
+            approve(project, agent, &item, workspace)?;
             found.push((item, agent.clone()));
         }
         Ok(found)
@@ -244,10 +244,14 @@ pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), 
         if !config.agents.get(id).is_some_and(is_same) {
             let message = format!("the agent {} is not offered to you any more as it was", clean(id));
             return Err(Failure::new(error::FORBIDDEN, message)
-                .hint("submit the work anew: then the agent is what it is now, if it is offered"));
+                .hint("submit the work again: then the agent is what it is now, if it is offered"));
         }
     }
-    if is_another { approve(project, id, &agreement.agent) } else { Ok(()) }
+    // At the keyboard the user goes on with what the user has agreed to.
+    match is_another || project.seat().is_some() {
+        true => approve(project, &agreement.agent, &agreement.work_item, &json!({"run": run.id})),
+        false => Ok(()),
+    }
 }
 
 /// Says so if a server goes on with a configuration that the project's files no longer hold.
@@ -271,8 +275,9 @@ fn trace_of(project: &Project) -> Option<String> {
     named.filter(|text| telemetry::trace::parse(text).is_some())
 }
 
-/// Levels that wait for a person.
-fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
+/// Fails unless a person has agreed to the levels of an agent that wait for one. Over a server the agreement is bound to all that
+/// the agent is to do and to the caller; at the keyboard, to the agent. `of`: the workspace, or the run that is gone on with.
+fn approve(project: &Project, agent: &Agent, item: &WorkItem, of: &Value) -> Result<(), Failure> {
     let mut wants = Vec::new();
     if agent.filesystem == "elevated" {
         wants.push("filesystem elevated".to_owned());
@@ -283,8 +288,16 @@ fn approve(project: &Project, id: &str, agent: &Agent) -> Result<(), Failure> {
     if wants.is_empty() {
         return Ok(());
     }
-    let agreed = serde_json::to_value(agent).unwrap_or(Value::Null);
-    let shown = json!({"agent": id, "definition": agreed});
+    let id = &item.agent_id;
+    let definition = serde_json::to_value(agent).unwrap_or(Value::Null);
+    let (agreed, shown) = match project.seat() {
+        None => (definition.clone(), json!({"agent": id, "definition": definition})),
+        Some(_) => {
+            let by = submitter(project);
+            let whole = json!({"definition": definition, "work_item": item, "of": of, "submitted_by": by});
+            (whole.clone(), json!({"agent": id, "request": whole}))
+        }
+    };
     let tenant = project.tenant()?;
     let request =
         Request { tool: format!("agent:{id}"), tenant: &tenant, wants, agreed: &agreed, shown, exact: Value::Null };

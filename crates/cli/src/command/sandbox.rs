@@ -25,7 +25,7 @@ use crate::workspace::new_id;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The command sees the system's programs, the current folder (to be read), and what it is granted here; a network with nobody in it; a home and a /tmp of its own. Exit codes: the command's own, 143 on timeout, 137 when out of memory, 153 when out of disk, 125 when there could be no sandbox.\n\nactum sandbox --write . -- cargo test\nactum sandbox --allow example.com -- curl https://example.com/"
+    after_help = "The command sees the system's programs, the current folder (to be read), and what it is granted here; an empty network; a home and a /tmp of its own. Exit codes: the command's own, 143 on timeout, 137 when out of memory, 153 when out of disk, 125 when there could be no sandbox.\n\nactum sandbox --write . -- cargo test\nactum sandbox --allow example.com -- curl https://example.com/"
 )]
 pub(crate) struct Sandbox {
     /// What it sees of the files: minimal, standard, extended or elevated
@@ -147,7 +147,7 @@ impl Sandbox {
             level => level.unwrap_or_default(),
         };
         if level == NetworkLevel::Offline && !self.allow.is_empty() {
-            let message = "--allow lists hosts, and --net offline reaches nobody";
+            let message = "--allow lists hosts, and --net offline reaches none";
             return Err(Failure::new(error::USAGE, message).hint("leave one of them out"));
         }
         let limits = Limits {
@@ -297,6 +297,9 @@ fn tell(report: &Report, log: &Log, name: &str, limits: &Limits, out: &mut Out) 
         }
         return NO_SANDBOX;
     };
+    if report.ended == actum_sandbox::Ended::Uncovered {
+        out.warn(&format!("{name} was ended: {}", crate::run::UNCOVERED));
+    }
     match end {
         End::TimedOut => out.warn(&format!("{name} took longer than --timeout-ms {}", limits.timeout_ms)),
         End::OutOfMemory => out.warn(&format!("{name} needed more than --memory-mb {}", limits.memory_mb)),

@@ -229,7 +229,7 @@ impl Front {
             hash: fresh.hash.clone(),
             expires_ms: None,
             actor: "actum serve".to_owned(),
-            reason: "nobody could enter".to_owned(),
+            reason: "the token could not be checked".to_owned(),
         };
         let submission = draft::read_own(change.document());
         match self.waiter.wait(self.waiter.journal.append(submission))? {

@@ -448,7 +448,7 @@ impl Gc {
             out.remark(&format!("{many} referred to and not there; `actum snapshot check` says by what"));
         }
         for path in late {
-            out.remark(&format!("kept {path}: somebody wrote to it after it had been replaced"));
+            out.remark(&format!("kept {path}: it was written to after it had been replaced"));
         }
         if self.max_bytes.is_some_and(|max| swept.bytes_left > max) {
             out.remark("what stages, pins and publications refer to does not fit; it was kept");

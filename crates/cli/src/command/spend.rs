@@ -214,7 +214,7 @@ fn authorize(open: &Open, wanted: Authorize, out: &mut Out) -> Ended {
         .collect();
     if !free.is_empty() {
         out.remark(&format!(
-            "nearer permissions are not bound by it: {}; revoke them, or make them anew",
+            "nearer permissions are not bound by it: {}; revoke them, or create them again",
             free.join(", ")
         ));
     }

@@ -285,7 +285,7 @@ impl Verb {
         };
         let _ = kind;
         let (status, answer) = client::ask(url, method, &path, body.as_ref(), ASK_FOR)
-            .map_err(|e| Failure::new(error::INTERNAL, format!("nobody answers for the tools: {e}")))?;
+            .map_err(|e| Failure::new(error::INTERNAL, format!("the tool service does not answer: {e}")))?;
         if let Some(wrong) = answer.get("error").filter(|wrong| status >= 400 && wrong.is_object()) {
             let text = |key: &str| wrong[key].as_str().unwrap_or_default().to_owned();
             let failure = Failure::new(&text("code"), text("message")).details(wrong["details"].clone());

@@ -51,9 +51,18 @@ fn undo_shared(open: &Open, run: &Run, name: &str, out: &mut Out) -> Ended {
         diff(&*open.project.blobs()?, before, earlier.after)?.iter().map(Change::reversed).collect();
     if open.project.seat().is_some() {
         let (blobs, base) = (open.project.blobs()?, earlier.after);
-        let of = &*earlier.publication;
-        let publishing =
-            Publishing { open, blobs: &*blobs, folder: None, base, after: before, changes: &changes, verb: "undo", of };
+        let (of, onto) = (&*earlier.publication, open.head_tree(name)?);
+        let publishing = Publishing {
+            open,
+            blobs: &*blobs,
+            folder: None,
+            base,
+            after: before,
+            onto,
+            changes: &changes,
+            verb: "undo",
+            of,
+        };
         consent::require(&publishing, None, out)?;
     }
     let actor = open.project.actor().unwrap_or_else(|| "cli".to_owned());
@@ -156,6 +165,7 @@ impl Undo {
                 folder: Some(opened.workspace.path()),
                 base: earlier.after,
                 after: earlier.before,
+                onto: opened.workspace.state_held(&lock, &rules)?,
                 changes: &changes,
                 verb: "undo",
                 of: &earlier.id,

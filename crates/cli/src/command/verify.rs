@@ -185,7 +185,8 @@ pub(crate) async fn walk(
     let (stated, expected) = match receipts {
         Receipts::Compared => {
             let rows = store.rows(&tenant, crate::key::announcements()).await.unwrap_or_default();
-            let keys = Key::known_by(project, &rows)?;
+            // Who may not read the key compares nothing with receipts, and the report counts them.
+            let keys = Key::known_by(project, &rows).unwrap_or_default();
             (ReceiptHeads::read(project, &keys, &tenant, &log_name), known_head.expected(&log_name))
         }
         Receipts::Ignored => (ReceiptHeads::default(), Ok(None)),

@@ -54,7 +54,7 @@ fn chosen(global: &Global, named: Option<String>, typed: &ArgMatches) -> Result<
             // Whoever says it expects that the server is meant; a variable may stand there for other commands.
             Some(_) => {
                 let failure =
-                    Failure::new(error::USAGE, format!("`actum {name}` is about this machine and asks nobody"));
+                    Failure::new(error::USAGE, format!("`actum {name}` works on this machine only and has no route"));
                 Err(failure.hint("leave out --server"))
             }
             None => Ok(None),

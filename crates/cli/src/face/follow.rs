@@ -108,7 +108,7 @@ pub(super) fn runs(server: &str, token: &str, request: &Request, out: &mut Out) 
     }
     let (mut shown, mut code) = (Vec::new(), 0);
     for id in ids {
-        out.remark(&format!("submitted {id}; it goes on whether or not somebody waits"));
+        out.remark(&format!("submitted {id}; it continues without this command"));
         let status = over(server, token, &id, JSON, out)?;
         let status: Value = serde_json::from_slice(&status).unwrap_or_default();
         code = code.max(status["exit"].as_u64().and_then(|exit| u8::try_from(exit).ok()).unwrap_or(1));

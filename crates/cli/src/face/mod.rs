@@ -57,7 +57,7 @@ pub(crate) fn run(seat: Arc<Seat>, route: &'static Route, given: &Given) -> Answ
     // Whatever goes wrong in one request is the end of that request only.
     let ran = catch_unwind(AssertUnwindSafe(|| perform(seat, route, given, &mut drawer)));
     let broken = || {
-        let message = format!("the command failed in a way that nobody foresaw (request {})", given.request_id);
+        let message = format!("internal error (request {})", given.request_id);
         Failure::new(error::INTERNAL, message).hint("the log of the server says where")
     };
     let told = match ran.unwrap_or_else(|_| Err(Refusal::Command(broken()))) {

@@ -272,7 +272,7 @@ fn components() -> Value {
             },
             "IdempotencyKey": {
                 "name": "Idempotency-Key", "in": "header", "required": false,
-                "description": "The same request under the same key is answered alike for a day. Submissions of runs are done once whoever dies in between; anything else unless the server dies before it has answered.",
+                "description": "The same request under the same key is answered alike for a day. Submissions of runs are done once, also if a process dies in between; anything else unless the server dies before it has answered.",
                 "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]([ -~]*[!-~])?$"},
             },
         },

@@ -218,7 +218,7 @@ pub(crate) fn content(open: &Open, digest: &str) -> Result<Vec<u8>, Failure> {
         .ok_or_else(|| Failure::new(error::LEDGER_DAMAGED, format!("{digest:?} is no address of a content")))?;
     contents(open)?.read(named).map_err(|e| {
         Failure::from(e)
-            .hint("examples and results lie beside the store, in .actum/evidence: whoever takes one takes both")
+            .hint("examples and results are stored beside the store, in .actum/evidence: move both together")
     })
 }
 

@@ -98,7 +98,7 @@ impl Line {
             return repeat(book, &question, &input, &words);
         }
         let Some(till) = &self.till else {
-            let message = "nobody can be asked here".to_owned();
+            let message = "no model provider is available during replay".to_owned();
             return denied(
                 &question,
                 Trouble::NotRecorded,

@@ -275,7 +275,7 @@ pub(crate) fn whole(payload: &Value, traces: &Blobs) -> Result<Value, Failure> {
             Failure::new(error::LEDGER_DAMAGED, format!("the trace of {id} lies at {uri:?}, which is no address"))
         })?;
         let bytes = traces.read(digest).map_err(|e| {
-            Failure::from(e).hint("long traces lie beside the store, in .actum/traces: whoever takes one takes both")
+            Failure::from(e).hint("long traces are stored beside the store, in .actum/traces: move both together")
         })?;
         let is_right = trace["trace_hash"] == Digest::sha256(&bytes).to_hex();
         let text = serde_json::from_slice(&bytes).ok().filter(|_| is_right);

@@ -457,7 +457,7 @@ impl Till {
         };
         loop {
             match approval::take(&self.counter.home, &request) {
-                // Who has left is not waited for, and pays for nothing that is agreed to later.
+                // Stops waiting for approval when the caller disconnects; no charge follows.
                 Err(failure)
                     if failure.row.name == error::APPROVAL_NEEDED
                         && self.who.waits
@@ -715,7 +715,7 @@ impl Till {
         let is_meant = |begun: &Begun| prediction.is_none_or(|id| begun.about.parent.as_deref() == Some(id));
         let open: BTreeMap<u64, Begun> = lock(&self.open).extract_if(.., |_, begun| is_meant(begun)).collect();
         for begun in open.into_values() {
-            let why = "whoever asked was gone before the answer was whole";
+            let why = "the caller disconnected before the answer was complete";
             let Ok((_, entry)) = receipt::entry(self, &begun, &Ended::unknown(why)) else { continue };
             let Some(authorization) = &begun.authorization else { continue };
             let settle = Settle {

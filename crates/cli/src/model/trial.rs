@@ -452,7 +452,7 @@ impl Turn {
             std::fs::create_dir_all(&folder)?;
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
             if file.try_lock().is_err() {
-                out.remark("somebody else works on the same here: waiting for him");
+                out.remark("another process works on the same here: waiting for it");
                 file.lock()?;
             }
             Ok(file)

@@ -152,7 +152,7 @@ impl RunHands {
         let declared = &self.facts.agreement.work_item.output_files;
         let agreement = &self.facts.agreement;
         let folder = agreement.shared.is_none().then_some(&*agreement.workspace);
-        let obeyed = ObeyedChanges::find(blobs, [before, sealed.after], &all, self.admission)?;
+        let obeyed = ObeyedChanges::find(blobs, [before, sealed.after], (folder, None), &all, self.admission)?;
         for change in deltas(&all) {
             let path = change.path.to_string();
             let is_own = self.admission >= OBEYED_WAIT && self.shop.own_files.contain(folder, change.path.as_path());
@@ -275,6 +275,10 @@ pub(super) fn steps_of(response: &Value) -> Result<Vec<Step>, String> {
     Ok(found)
 }
 
+/// Why a cell ended that lost one of its covers.
+pub(crate) const UNCOVERED: &str =
+    "a file that is hidden from it, or that it may only read, was replaced outside of the sandbox meanwhile";
+
 /// The exit code and a sentence, if a program did not do what it was asked to.
 pub(super) fn failure_of(ran: &Ran) -> Option<(Option<u8>, String)> {
     let why = match &ran.report.ended {
@@ -293,6 +297,7 @@ pub(super) fn failure_of(ran: &Ran) -> Option<(Option<u8>, String)> {
         Ended::TimedOut => "it took too long".to_owned(),
         Ended::OutOfMemory => "it needed more memory than it may".to_owned(),
         Ended::OutOfDisk => "it wrote more than it may".to_owned(),
+        Ended::Uncovered => UNCOVERED.to_owned(),
         Ended::Cancelled => "it was asked to stop".to_owned(),
         Ended::NotBuilt(why) => format!("there was no sandbox for it: {why}"),
     };

@@ -158,7 +158,8 @@ impl RunHands {
         let asked = json!({"built_in": {"model": agent.model, "provider": agent.provider}});
         let found = book.look(&asked, || {
             let counter = till.as_ref().map(|till| Arc::clone(till.counter()));
-            let counter = counter.ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "nobody can be asked"))?;
+            let counter =
+                counter.ok_or_else(|| Failure::new(actum_api::error::INTERNAL, "no model provider is available"))?;
             let program = Program::new(Strategy::Direct);
             let mut whom = Whom::of(&counter, Some(&agent.model), agent.provider.as_deref(), &program)?;
             whom.output_tokens = whom.output_tokens.min(agent.output_tokens);
@@ -424,7 +425,7 @@ impl Session {
             return Ok(Ok(outcome.output));
         }
         let Some(Stop { reason_code, message, is_denied }) = outcome.error else {
-            return Ok(Err(failed("nobody answered")));
+            return Ok(Err(failed("no model answered")));
         };
         Ok(Err(if is_denied {
             End::Denied(Denial { reason_code, message })

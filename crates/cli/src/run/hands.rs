@@ -10,7 +10,7 @@ use actum_api::error;
 use actum_contract::digest::Digest;
 use actum_contract::work::StageView;
 use actum_engine::Agreement;
-use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, Verdict};
+use actum_kernel::{Desk, Effect, End, Event, Finished, Hands, Recorded, State, Verdict, code};
 use actum_ledger::capsule::Capsule;
 use actum_ledger::journal::Outcome;
 use actum_workspace::{
@@ -26,6 +26,7 @@ use super::program::{Ran, stage_grants};
 use super::shop::{Shop, is_full};
 use crate::failure::Failure;
 use crate::model::Till;
+use crate::protect::ObeyedChanges;
 use crate::tool::cache::Results;
 use crate::workspace::{deltas_json, new_id, now_ms, rules};
 
@@ -113,7 +114,7 @@ impl RunHands {
             if !stuck.is_empty() {
                 let calls = crate::ui::count(stuck.len() as u64, "call", "calls");
                 folder.note(&format!(
-                    "── {calls} of a worker that is gone: nobody knows the cost; see `actum spend reconcile`"
+                    "── {calls} of a worker that is gone: the cost is unknown; see `actum spend reconcile`"
                 ));
             }
         }
@@ -475,6 +476,10 @@ impl RunHands {
             Err(event) => return Ok(event),
         };
         self.recover_held(&lock)?;
+        let now = self.workspace.state_held(&lock, &self.rules)?;
+        if let Some(event) = self.obeyed_by_now(state, now)? {
+            return Ok(event);
+        }
         let result = self.result_tree(state)?;
         self.stage(state)?;
         let Some(stage) = &self.stage else {
@@ -490,7 +495,7 @@ impl RunHands {
             Recorded::Done => {}
             Recorded::Unknown => return Err(super::shared::silent()),
             Recorded::Lost | Recorded::Refused => {
-                return Ok(Event::Stopped { cancelled: false, reason: "somebody else has the run".into() });
+                return Ok(Event::Stopped { cancelled: false, reason: "lease lost to another worker".into() });
             }
         }
         actum_contract::crash::pass(super::PUBLISH_POINTS, "run.publishing");
@@ -517,6 +522,27 @@ impl RunHands {
             Err(actum_workspace::Error::Conflict(conflict)) => Ok(Event::Conflicted { paths: conflict.all_paths() }),
             Err(e) => self.after_failure(&lock, &id, e, desk),
         }
+    }
+
+    /// Returns an end if programs obey a change of this run only since the workspace has changed: a link leads to it now.
+    pub(super) fn obeyed_by_now(&self, state: &State, now: Digest) -> Done<Option<Event>> {
+        let (before, current) = (Self::digest(state.before.as_ref())?, Self::digest(state.current.as_ref())?);
+        if now == before {
+            return Ok(None);
+        }
+        let (blobs, changes) = (self.workspace.blobs(), self.changes(state)?);
+        let folder = self.facts.agreement.shared.is_none().then(|| self.workspace.path());
+        let find = |onto| ObeyedChanges::find(blobs, [before, current], (folder, onto), &changes, self.admission);
+        let (then, by_now) = (find(None)?, find(Some(now))?);
+        let found = deltas(&changes).find(|change| by_now.contain(&change.path) && !then.contain(&change.path));
+        Ok(found.map(|change| Event::Faulted {
+            code: code::PROTECTED_FILE.to_owned(),
+            message: format!(
+                "{} is obeyed by other programs by now, because a link leads to it; run the work item again",
+                change.path
+            ),
+            retryable: true,
+        }))
     }
 
     /// Returns the run that has published the same capsule to this workspace, if there is one.

@@ -17,6 +17,7 @@ mod shared;
 pub(crate) mod shop;
 pub(crate) mod spent;
 
+pub(crate) use act::UNCOVERED;
 pub(crate) use finish::{contract_periods, receipt_before};
 pub(crate) use recording::{ADMISSION, LINKS_ARE_FOLLOWED, REPOSITORIES_ARE_OBEYED, Recording};
 pub(crate) use replay::replay;

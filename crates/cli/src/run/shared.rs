@@ -68,6 +68,9 @@ impl RunHands {
             if self.facts.agreement.work_item.strict && self.stage(state)?.base != head.tree {
                 continue;
             }
+            if let Some(event) = self.obeyed_by_now(state, head.tree)? {
+                return Ok(event);
+            }
             let changes = self.changes(state)?;
             let rebased = match rebase(self.workspace.blobs(), before, &changes, head.tree, false) {
                 Ok(rebased) => rebased,
@@ -109,7 +112,7 @@ impl RunHands {
                 }
                 Recorded::Refused => {}
                 Recorded::Lost => {
-                    return Ok(Event::Stopped { cancelled: false, reason: "somebody else has the run".into() });
+                    return Ok(Event::Stopped { cancelled: false, reason: "lease lost to another worker".into() });
                 }
                 Recorded::Unknown => return Err(silent()),
             }

@@ -43,7 +43,7 @@ impl Desk {
     }
 
     fn setting(&self) -> Result<&Setting, Failure> {
-        self.setting.as_ref().ok_or_else(|| Failure::new(error::INTERNAL, "a repetition asks nobody"))
+        self.setting.as_ref().ok_or_else(|| Failure::new(error::INTERNAL, "a replay calls no tools"))
     }
 
     fn see(&self, kind: Kind, id: &str, level: Level) -> Result<Value, Failure> {

@@ -131,7 +131,7 @@ impl Shelf {
         match self.waiter.wait(self.waiter.journal.append(submission))? {
             Outcome::Created { .. } | Outcome::Idempotent { .. } => Ok(()),
             Outcome::Refused(refusal) if refusal.code == Code::IdempotencyConflict => {
-                let message = format!("somebody else has changed {} meanwhile", change.item);
+                let message = format!("another command has changed {} meanwhile", change.item);
                 Err(Failure::new(error::REGISTRY_CONFLICT, message).hint("look at it, and try again"))
             }
             Outcome::Refused(refusal) => {
@@ -144,5 +144,5 @@ impl Shelf {
 fn damaged(id: &str, flaws: &[actum_contract::execution::Flaw]) -> Failure {
     let lines: Vec<String> = flaws.iter().map(ToString::to_string).collect();
     let message = format!("what is registered as {id} cannot be read by this program: {}", lines.join("; "));
-    Failure::new(error::STORE_DAMAGED, message).hint("add it anew with this version of actum")
+    Failure::new(error::STORE_DAMAGED, message).hint("add it again with this version of actum")
 }

@@ -150,9 +150,9 @@ fn interpretation_of(outcome: &Outcome, last: Option<&Attempt>, is_web: bool) ->
         match problem.stage {
             Stage::Input => return of("Refused before it was run", "Mend the parameters"),
             Stage::Denied if !is_web => {
-                return of("Refused: it is not the program that was approved", "Register it anew, if it is right");
+                return of("Refused: it is not the program that was approved", "Register it again, if it is right");
             }
-            Stage::Denied => return of("Refused: somebody may not be reached", "Ask for it in the tool's scope"),
+            Stage::Denied => return of("Refused: a host may not be reached", "Ask for it in the tool's scope"),
             Stage::Output if outcome.went != Went::Well => {
                 return of("What came out is not what was expected", "Log and handle");
             }

@@ -177,7 +177,7 @@ fn agent_works_behind_the_gateway(agent: Agent) {
 
     let by_order = repeats(&actum, &id(&run));
     assert_eq!(by_order, 0, "{} is found by its words", agent.name());
-    assert_eq!(Books::of(&actum).receipts.len(), calls.len(), "a repetition asks nobody");
+    assert_eq!(Books::of(&actum).receipts.len(), calls.len(), "a replay calls no tools");
     let mut amounts: Vec<u64> = books.reservations.iter().map(|held| held["amount"].as_u64().unwrap()).collect();
     amounts.sort_unstable();
     // What it asks beside its work is less than any question of it, and has room all the same.

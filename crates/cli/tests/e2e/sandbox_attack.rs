@@ -447,3 +447,62 @@ fn every_known_credential_is_hidden() {
         assert_eq!(ended.stdout, "plain", "{}: {}{}", who.word(), ended.stdout, ended.stderr);
     }
 }
+
+/// A cover falls off when the host replaces the file under it: the cell ends before it can use that.
+#[test]
+fn cell_ends_when_a_covered_file_is_replaced_outside() {
+    for is_nobody in [false, true] {
+        for file in ["denied", "h/.git-credentials", ".git/config"] {
+            let actum = actum();
+            actum.file("h/.git-credentials", "old-credential");
+            actum.file("denied", "old-denied");
+            for part in [".git/objects/x", ".git/refs/x", ".git/HEAD", ".git/config"] {
+                actum.file(part, "mine");
+            }
+            let actum = if is_nobody { actum.owned_by_nobody() } else { actum };
+            let home = actum.path("h").display().to_string();
+            let actum = actum.with_env("HOME", &home);
+            let script =
+                "echo started; while :; do cat denied h/.git-credentials; echo evil >> .git/config; done 2> /dev/null";
+            let arguments = ["sandbox", "--read", "h", "--write", ".", "--deny", "denied", "--", "sh", "-c", script];
+            let mut running = actum.start(&arguments, &[]);
+            assert_eq!(running.line().as_deref(), Some("started"), "{is_nobody}");
+            fs::rename(actum.file("new", "mine-too"), actum.path(file)).unwrap();
+            let (code, lines, errors) = running.finish();
+            assert_eq!(code, 137, "{is_nobody}: {file}: {lines:?} {errors:?}");
+            assert!(!lines.concat().contains("old-"), "{is_nobody}: {file}: {lines:?}");
+            assert!(errors.concat().contains("replaced outside"), "{errors:?}");
+        }
+    }
+}
+
+/// State of a rebase, links that put-aside restores, and names that are not text.
+#[test]
+fn nothing_obeyed_is_left_by_further_detours() {
+    for who in Who::BOTH {
+        let actum = actum();
+        for part in [".git/objects/x", ".git/refs/x", ".git/HEAD", ".git/config"] {
+            actum.file(part, "mine");
+        }
+        actum.file("conf-v1/env.sh", "mine");
+        for (link, to) in [("conf", "conf-v1"), (".envrc", "conf/env.sh"), (".mcp.json", "missing.sh")] {
+            std::os::unix::fs::symlink(to, actum.path(link)).unwrap();
+        }
+        own_all(actum.folder(), who);
+        let script = "mkdir .git/rebase-merge; echo 'exec touch PWNED' > .git/rebase-merge/git-rebase-todo; \
+                      mkdir e; echo evil > e/env.sh; rm conf; ln -s e conf; rm .envrc; echo decoy > .envrc; \
+                      rm .mcp.json; echo decoy > .mcp.json; echo evil > missing.sh; \
+                      mkdir -p node_modules/y/.hg; echo evil > node_modules/y/.hg/hgrc; \
+                      echo evil > \"$(printf '\\377.code-workspace')\"; true";
+        let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", script]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let read = |name: &str| fs::read_to_string(actum.path(name)).unwrap_or_default();
+        for name in [".envrc", ".mcp.json", "node_modules/y/.hg/hgrc"] {
+            assert!(!read(name).contains("evil"), "{}: {name}", who.word());
+        }
+        assert!(!actum.path(".git/rebase-merge").exists(), "{}", who.word());
+        let names = fs::read_dir(actum.folder()).unwrap().flatten().map(|entry| entry.file_name());
+        let left: Vec<_> = names.filter(|name| name.to_string_lossy().ends_with(".code-workspace")).collect();
+        assert!(left.is_empty(), "{}: {left:?}", who.word());
+    }
+}

@@ -169,3 +169,13 @@ fn the_terminal_of_the_caller_is_restored() {
     let shown = actum.shell_on_terminal(&script, b"");
     assert!(shown.stdout.contains("same"), "{}", shown.stdout);
 }
+
+/// Without a control group nothing counts what the kernel holds for no process: it cannot be made.
+#[test]
+fn semaphores_and_message_queues_are_counted_or_refused() {
+    const TAKE: &str = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nmade = 0\nfor i in range(200):\n  if libc.semget(0, 32000, 0o600) >= 0: made += 1\nprint(made, flush=True)";
+    for actum in both() {
+        let ended = actum.run(&["sandbox", "--memory-mb", "64", "--", "/usr/bin/python3", "-c", TAKE]);
+        assert!(ended.code == 137 || ended.stdout == "0\n", "{}: {}{}", ended.code, ended.stdout, ended.stderr);
+    }
+}

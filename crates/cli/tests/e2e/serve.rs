@@ -528,3 +528,28 @@ fn two_servers_on_one_store_are_one() {
     }
     assert_eq!((first.stop().0, second.stop().0), (0, 0));
 }
+
+/// A token that holds connections keeps nobody else out: it has a part of them.
+#[test]
+fn connections_of_one_token_keep_no_other_out() {
+    let actum = project(&[("a", "true")]);
+    let (reader, other) = (token(&actum, "reader", &["--tenant", "acme"]), token(&actum, "operator", &[]));
+    let server = Server::start(&actum, &["--workers", "0"]);
+    let request = format!("GET /v1/status HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {reader}\r\n\r\n", server.at);
+    let mut held = Vec::new();
+    let refused = loop {
+        let mut stream = TcpStream::connect(server.at).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 512];
+        let length = stream.read(&mut answer).unwrap();
+        let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+        if !text.starts_with("HTTP/1.1 200") {
+            break text;
+        }
+        held.push(stream);
+        assert!(held.len() < 200, "it has more than its part");
+    };
+    assert!(refused.starts_with("HTTP/1.1 429") && held.len() >= 100, "{}: {refused}", held.len());
+    server.get(&other, "/v1/status").is(200);
+}

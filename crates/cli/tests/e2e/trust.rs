@@ -256,3 +256,21 @@ fn a_rewritten_ledger_contradicts_what_the_user_has_seen() {
     let (code, shown) = ledger(&actum);
     assert!(code == 1 && shown.to_string().contains("another log"), "{shown}");
 }
+
+/// Runs that a server executes are remembered as well.
+#[test]
+fn a_server_remembers_the_newest_head() {
+    let actum = at_home();
+    let token = super::serve::token(&actum, "operator", &[]);
+    let server = super::serve::Server::start(&actum, &["--workers", "1"]);
+    let made = server.post(&token, "/v1/runs", json!({"items": [item("a", "a")]})).is(202);
+    let run = made["runs"][0]["run_id"].as_str().unwrap().to_owned();
+    super::runs::until("the run is over", || super::runs::is_over(&actum, &run));
+    drop(server);
+    let heads = fs::read_dir(actum.home.join(".local/state/actum/heads")).unwrap().flatten().count();
+    assert!(heads > 0);
+    assert_eq!(ledger(&actum).0, 0);
+    let forged = json!({"id": "f1", "tenantId": "local", "module": "server", "source": "actum", "type": "configuration_loaded", "payload": {}});
+    let refused = actum.run_with(&["ledger", "append", "--json", "-"], forged.to_string().as_bytes());
+    assert_eq!(refused.json()["error"]["code"], "VALIDATION_ERROR", "{}", refused.stdout);
+}

@@ -126,7 +126,7 @@ fn nobody_outside_writes_it() {
         Submission::Draft(_) => None,
     };
     let rejection = read(create().document()).unwrap();
-    let message = "type access_change is written by whoever makes and revokes tokens: use `actum token`";
+    let message = "type access_change is written by token management: use `actum token`";
     assert_eq!(rejection.refusal.message, message);
     // Nor takes its ids, which would keep a token from ever being revoked.
     let squatting =

@@ -180,7 +180,7 @@ fn nobody_outside_writes_it() {
         Submission::Draft(_) => None,
     };
     let rejection = read(change(1).document()).unwrap();
-    let message = "type pointer_change is written by whoever moves a pointer: use `actum pointer`";
+    let message = "type pointer_change is written by pointer changes: use `actum pointer`";
     assert_eq!(rejection.refusal.message, message);
     assert_eq!(rejection.tenant.unwrap().as_str(), "t");
     // Nor takes its ids, which would keep a pointer from ever being changed.

@@ -55,7 +55,7 @@ pub fn eval(
 /// Everything about a compile: the payload of a `compile_report`. It names the dataset by its hash, not by where it lay.
 #[expect(
     clippy::too_many_arguments,
-    reason = "a report brings together all that a compile has; nobody else needs it so"
+    reason = "a report brings together all that a compile has; nothing else needs it so"
 )]
 pub fn report(
     job: &Job,

@@ -111,13 +111,13 @@ pub enum BadDataset {
     TooMany { count: usize },
     #[error("the examples have {bytes} bytes, more than {LINES_BYTES_MAX}; take fewer of them (max)")]
     TooLong { bytes: usize },
-    #[error("the manifest of the dataset is not whole: {what}; make the dataset anew")]
+    #[error("the manifest of the dataset is not whole: {what}; create the dataset again")]
     BadManifest { what: &'static str },
     #[error("the dataset is of version {found}, and only {VERSION} and older are known; use a newer actum")]
     Newer { found: u64 },
-    #[error("line {number} of the dataset was changed; make the dataset anew")]
+    #[error("line {number} of the dataset was changed; create the dataset again")]
     BadLine { number: usize },
-    #[error("the examples come to the dataset {found}, the manifest says {expected}; make the dataset anew")]
+    #[error("the examples come to the dataset {found}, the manifest says {expected}; create the dataset again")]
     Mismatch { expected: String, found: String },
 }
 

@@ -433,7 +433,7 @@ fn judge<'a>(speech: &'a Speech, wish: &Wish) -> Result<Option<&'a Request>, Ver
         Speech::Tls(Greeting { name: Some(name), .. }) if !name.eq_ignore_ascii_case(host) => Err(mismatch(wish, name)),
         Speech::Tls(Greeting { name: Some(_), .. }) => Ok(None),
         Speech::Tls(Greeting { name: None, .. }) if is_address => Ok(None),
-        Speech::Tls(_) => Err(Verdict::blocked("ssrf_block.no_name", "the greeting names nobody")),
+        Speech::Tls(_) => Err(Verdict::blocked("ssrf_block.no_name", "the TLS greeting names no host")),
         Speech::Http(_) if wish.port == HTTPS_PORT => Err(none("encrypted connections only")),
         Speech::Http(request) => judge_request(request, wish).map(|()| Some(&**request)),
         Speech::Broken => Err(Verdict::blocked("ssrf_block.invalid_url", "what it says cannot be understood")),

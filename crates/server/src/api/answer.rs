@@ -203,6 +203,13 @@ pub(crate) fn too_often(wait: Duration) -> Reply {
     Reply::from(refused).with(header::RETRY_AFTER, seconds.to_string())
 }
 
+pub(crate) fn too_many_connections(most: usize) -> Reply {
+    let message = format!("this token or its tenant has as many connections as it may; a token may have {most}");
+    let hint = Some("Close connections that are not in use, and ask again.");
+    let refused = Refused::named(error::TOO_MANY_REQUESTS, &message, &json!({"connections": most}), hint);
+    Reply::from(refused).with(header::CONNECTION, "close").with(header::RETRY_AFTER, "1")
+}
+
 pub(crate) fn other_method(methods: &[&str]) -> Reply {
     let allowed = methods.join(", ");
     let refused = bad(&format!("there is another method for this: {allowed}")).with_status(405);

@@ -90,7 +90,7 @@ pub(crate) fn token_in(headers: &HeaderMap) -> Result<&str, Refused> {
 /// The same words whatever was wrong.
 pub(crate) fn unknown() -> Refused {
     let hint = Some("Send `Authorization: Bearer TOKEN`; `actum token create` makes one.");
-    Refused::named(error::UNAUTHORIZED, "nobody is known by this token", &Value::Null, hint)
+    Refused::named(error::UNAUTHORIZED, "invalid or revoked token", &Value::Null, hint)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::Caller;
 use super::answer::{self, REQUEST_ID, Reply};
 use super::door;
 use super::line::Record;
-use super::request::{Desk, note_caller};
+use super::request::Desk;
 use crate::bridge::Refused;
 use crate::models::{Gate, Models};
 
@@ -100,7 +100,7 @@ impl Desk {
             Err(refused) if refused.status == 401 => return Err(answer::unknown()),
             Err(refused) => return Err(refused.into()),
         };
-        note_caller(head, record, &caller);
+        self.note_caller(head, record, &caller).await?;
         if !may {
             let message = format!("the token's role {:?} may not spend", caller.role);
             return Err(Refused::named(error::FORBIDDEN, &message, &Value::Null, None).into());

@@ -106,6 +106,8 @@ enum Taken {
         _slot: OwnedSemaphorePermit,
         _place: Place,
         stranger: Option<Stranger>,
+        /// Its part of the connections of its token and tenant, once they are known.
+        _share: Option<Share>,
     },
     Listening {
         _place: Share,
@@ -113,10 +115,17 @@ enum Taken {
 }
 
 impl Slot {
-    /// Its caller has shown a token: it no longer counts among those who have not.
-    pub(crate) fn know(&self) {
-        if let Taken::Asking { stranger, .. } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            *stranger = None;
+    /// Whether its caller has shown a token.
+    pub(crate) fn is_known(&self) -> bool {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !matches!(&*taken, Taken::Asking { stranger: Some(_), .. })
+    }
+
+    /// Its caller has shown a token: from now on it counts among the connections of that token and its tenant.
+    pub(crate) fn know(&self, share: Share) {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Taken::Asking { stranger, _share, .. } = &mut *taken {
+            (*stranger, *_share) = (None, Some(share));
         }
     }
 
@@ -201,7 +210,12 @@ async fn converse(
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let slot = Slot(Arc::new(Mutex::new(Taken::Asking { _slot: held.0, _place: held.1, stranger: Some(stranger) })));
+    let slot = Slot(Arc::new(Mutex::new(Taken::Asking {
+        _slot: held.0,
+        _place: held.1,
+        stranger: Some(stranger),
+        _share: None,
+    })));
     let told = slot.clone();
     let service = MapRequest::new(router, move |mut request: Request<_>| {
         request.extensions_mut().insert(told.clone());

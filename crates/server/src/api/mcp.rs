@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::answer::{self, REQUEST_ID, Reply};
 use super::line::Record;
-use super::request::{Desk, note_caller};
+use super::request::Desk;
 use super::share::Whose;
 use super::{Answer, Caller, Face, Given, door};
 use crate::bridge::Refused;
@@ -103,7 +103,7 @@ impl Desk {
         });
         match entered.await? {
             Ok(guest) => {
-                note_caller(head, record, &guest.caller);
+                self.note_caller(head, record, &guest.caller).await?;
                 Ok(guest)
             }
             Err(refused) if refused.status == 401 => Err(answer::unknown()),

@@ -86,6 +86,8 @@ pub(crate) struct Desk {
     works: Arc<Turns>,
     /// What those who speak MCP share.
     pub(crate) offered: Arc<Shared>,
+    /// Connections of callers who have shown a token.
+    connections: Shares,
     room: Shares,
     /// For large answers.
     outgoing: Shares,
@@ -98,6 +100,9 @@ pub(crate) struct Desk {
     page: Reply,
 }
 
+/// How long a connection waits for others of its token to end.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
+
 impl Desk {
     pub(crate) fn new(
         face: Arc<dyn Face>,
@@ -107,6 +112,7 @@ impl Desk {
         is_loopback: bool,
     ) -> Self {
         let openapi = face.openapi();
+        let connections = Shares::new(settings.connections_max);
         let looks = Arc::new(Turns::new(bounds.looks_max, &bounds));
         let works = Arc::new(Turns::new(bounds.works_max, &bounds));
         let is_ending = watch::Sender::new(false);
@@ -128,6 +134,7 @@ impl Desk {
             looks,
             works,
             offered,
+            connections,
             room: Shares::new(CONTENTS_KIB),
             outgoing: Shares::new(bounds.answers_kib),
             under_way: Arc::default(),
@@ -258,6 +265,21 @@ impl Desk {
         Ok(stream::body(&self.hub, &caller, wish, self.is_ending.subscribe(), &self.bounds))
     }
 
+    /// Notes the caller of a request in its record, and counts its connection among those of its token and tenant. Fails if they
+    /// have as many as they may.
+    pub(super) async fn note_caller(&self, head: &Parts, record: &mut Record, caller: &Caller) -> Result<(), Reply> {
+        record.entered(caller);
+        let Some(slot) = head.extensions.get::<Slot>().filter(|slot| !slot.is_known()) else { return Ok(()) };
+        // Some of them may be about to end.
+        match timeout(CONNECTION_PATIENCE, self.connections.take(Some(&Whose::from(caller)), 1)).await {
+            Ok(Ok(share)) => {
+                slot.know(share);
+                Ok(())
+            }
+            _ => Err(answer::too_many_connections(self.connections.of_token())),
+        }
+    }
+
     /// Who asks, and whether he may.
     async fn enter(&self, head: &Parts, need: Option<Need>, record: &mut Record) -> Result<(Caller, bool), Reply> {
         let token = door::token_in(&head.headers)?.to_owned();
@@ -269,7 +291,7 @@ impl Desk {
         });
         match entered.await? {
             Ok((caller, may)) => {
-                note_caller(head, record, &caller);
+                self.note_caller(head, record, &caller).await?;
                 Ok((caller, may))
             }
             Err(refused) if refused.status == 401 => Err(answer::unknown()),
@@ -339,7 +361,7 @@ impl Desk {
         let size = body.size_hint();
         let is_empty = size.exact() == Some(0);
         if method == Verb::Get {
-            let refused = || bad("a look has no content; send arguments in the query").into();
+            let refused = || bad("GET requests must not have a body; send arguments in the query").into();
             return if is_empty { Ok((Bytes::new(), Kind::None, Vec::new())) } else { Err(refused()) };
         }
         let bytes_max = self.settings.body_bytes_max;
@@ -472,14 +494,6 @@ struct Held {
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.body
-    }
-}
-
-/// Notes the caller of a request in its record, and that its connection is no longer one of an unknown caller.
-pub(super) fn note_caller(head: &Parts, record: &mut Record, caller: &Caller) {
-    record.entered(caller);
-    if let Some(slot) = head.extensions.get::<Slot>() {
-        slot.know();
     }
 }
 

@@ -188,7 +188,7 @@ fn rows() -> Vec<Option<Row>> {
                     "cursor": {"type": "integer"}, "events": {"type": "array"}, "progress": {"type": ["object", "null"]},
                     "result": {"type": ["object", "null"]},
                 }))),
-        tool("status", "Where a run stands", get("/v1/runs/{run}"),
+        tool("status", "Show the status of a run", get("/v1/runs/{run}"),
             "Everything about one run: state, contract, events, progress, result, error, spend. Without run: how many runs \
              there are in each state.")
             .map(|row| Row { other: get("/v1/status"), ..row }
@@ -212,7 +212,7 @@ fn rows() -> Vec<Option<Row>> {
             .map(|row| Row { is_open: false, ..row }
                 .takes(&["run"], json!({"run": run_id(), "keep": flag("Keep the stage afterwards.")}))),
         tool("undo", "Take a publication back", post("/v1/runs/{run}/undo"),
-            "Takes back what a run published, wherever what it left still stands. What others changed since is kept and named.")
+            "Reverts what a run published. Files edited since are kept and named.")
             .map(|row| Row { is_open: false, ..row }.takes(&["run"], json!({"run": run_id()}))),
         tool("cancel", "Stop a run", post("/v1/runs/{run}/cancel"), "Stops a run for good. Nothing of it is published.")
             .map(|row| Row { is_open: false, is_idempotent: true, ..row }.takes(&["run"], json!({"run": run_id()}))),

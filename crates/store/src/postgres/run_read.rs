@@ -106,7 +106,7 @@ impl Runs for Postgres {
                 Some(rows) => rows.iter().map(run_of).collect(),
                 // One of them holds what the database does not take for JSON: then all of it is given, and shown as far as it can be.
                 None if only.is_some() => self.runs(whose, Filter { only: None, ..asked }).await,
-                None => Err(JournalError::Damaged("runs hold what nobody has written".into())),
+                None => Err(JournalError::Damaged("runs hold unknown data".into())),
             }
         })
     }

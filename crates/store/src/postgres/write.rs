@@ -405,16 +405,15 @@ impl Writer {
         };
         let journal = async { self.rows.append(&entries, &logs).await.map_err(failed) };
         let commit = async {
-            let flush =
-                async {
-                    match flush {
-                        // By then it is committed: whatever this says, it is not to be tried again.
-                        Some(flush) => client.execute(flush, &[]).await.map(|_| ()).map_err(|e| {
-                            JournalError::Unavailable(format!("nobody knows whether it is on the disk: {e}"))
-                        }),
-                        None => Ok(()),
-                    }
-                };
+            let flush = async {
+                match flush {
+                    // By then it is committed: whatever this says, it is not to be tried again.
+                    Some(flush) => client.execute(flush, &[]).await.map(|_| ()).map_err(|e| {
+                        JournalError::Unavailable(format!("it is unknown whether it is on the disk: {e}"))
+                    }),
+                    None => Ok(()),
+                }
+            };
             let commit = async { client.batch_execute("COMMIT").await.map_err(failed) };
             tokio::try_join!(biased; commit, flush).map(|_| ())
         };

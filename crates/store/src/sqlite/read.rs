@@ -172,7 +172,7 @@ impl Sqlite {
             let answer = answer.await;
             match open::state(&path) == before {
                 true => answer,
-                false => Err(JournalError::Unavailable("somebody is writing to it just now; try again".into())),
+                false => Err(JournalError::Unavailable("another process is writing to it; try again".into())),
             }
         })
     }

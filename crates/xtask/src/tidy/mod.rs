@@ -5,6 +5,7 @@ mod docs;
 mod duplicates;
 mod edges;
 mod fence;
+mod language;
 mod licence;
 mod manifest;
 mod map;
@@ -59,6 +60,7 @@ fn violations() -> Result<Vec<Violation>, String> {
     manifest::check(&manifests, &mut violations);
     fence::check(&tree, fence::LIFTED, &mut violations);
     text::check(&tree, &mut violations);
+    language::check(&tree, &mut violations);
     duplicates::check(&tree, &mut violations);
     licence::check(&metadata, &tree, &mut violations)?;
     docs::check(&tree, &mut violations);

@@ -69,7 +69,7 @@ pub(super) fn select(open: &Open, id: &str, given: SelectKeys, out: &mut Out) ->
         Scope::Thread | Scope::Autopilot | Scope::User => false,
     };
     if goes_by_itself {
-        let failure = Failure::new(error::USAGE, "who asks? a question of nobody goes by itself, each time anew");
+        let failure = Failure::new(error::USAGE, "no caller given: calls without one are assigned at random each time");
         return Err(failure.hint(match pointer.key_scope {
             Scope::Run => "give --run",
             _ => "give --key, --run, --thread, --autopilot or --user",

@@ -282,7 +282,7 @@ fn failure_of(outcome: &Outcome, receipt: &str) -> Option<Failure> {
         return None;
     }
     let Some(stop) = &outcome.error else {
-        return Some(Failure::new(error::PREDICT_FAILED, "nobody answered"));
+        return Some(Failure::new(error::PREDICT_FAILED, "no model answered"));
     };
     let name = match stop.reason_code.as_str() {
         "predict_failed.invalid_input" | "predict_failed.bad_prompt" => error::INPUT,

@@ -89,7 +89,7 @@ fn scheme_of(url: &str) -> Result<(Scheme, &str), BadFar> {
         _ => return Err(BadFar(format!("there is no object store of that scheme: {expected}"))),
     };
     if rest.contains('@') && known != Scheme::File {
-        let why = "nobody's name or password stands in the url: name them by reference beside it";
+        let why = "the url must not hold a name or password: give them as references beside it";
         return Err(BadFar(why.to_owned()));
     }
     Ok((known, rest))
