@@ -164,26 +164,44 @@ pub(crate) fn changed(folders: &[Written], start: SystemTime) -> (u64, u64) {
     let mut seen = BTreeSet::new();
     // Each on its own: an overlay in one of the others shows more than was written.
     let apart: BTreeSet<&Path> = folders.iter().filter(|f| f.kept.is_some()).map(|f| f.path.as_path()).collect();
-    let mut waiting: Vec<PathBuf> = folders.iter().map(Written::place).collect();
+    let mut waiting = Vec::new();
     let (mut bytes, mut names) = (0, 0);
-    while let Some(path) = waiting.pop() {
-        if apart.contains(path.as_path()) {
-            continue;
-        }
-        let found = match fs::symlink_metadata(&path) {
-            Ok(found) => found,
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidFilename => return (u64::MAX, names),
-            Err(_) => continue,
-        };
-        if found.is_dir() {
-            waiting.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
-        }
-        if is_new(&found) {
+    let mut take = |path: PathBuf, found: &fs::Metadata, waiting: &mut Vec<PathBuf>| {
+        if is_new(found) {
             names += 1;
             if seen.insert((found.dev(), found.ino())) {
                 bytes += found.blocks() * 512;
             }
         }
+        if found.is_dir() {
+            waiting.push(path);
+        }
+    };
+    for path in folders.iter().map(Written::place).filter(|path| !apart.contains(path.as_path())) {
+        if let Ok(found) = fs::symlink_metadata(&path) {
+            take(path, &found, &mut waiting);
+        }
+    }
+    let mut is_too_deep = false;
+    while let Some(folder) = waiting.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::InvalidFilename => {
+                is_too_deep = true;
+                break;
+            }
+            Err(_) => continue,
+        };
+        // Looked up from the open folder: a long way to it costs once and not for every file.
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if let Some(found) = entry.metadata().ok().filter(|_| !apart.contains(path.as_path())) {
+                take(path, &found, &mut waiting);
+            }
+        }
+    }
+    if is_too_deep {
+        return (u64::MAX, names);
     }
     // Without a name a file takes as much room, as long as somebody has it open.
     for thread in processes().flat_map(|process| threads(&process)) {

@@ -50,6 +50,9 @@ use crate::workspace::{LOCAL_TENANT, new_id};
 /// How long requests may go on when it is told to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The longest refusal that is kept for a repetition of the request.
+const KEPT_REFUSAL_BYTES_MAX: usize = 64 << 10;
+
 /// Commands that act on files of the project, or on the store of everybody. They are those of whoever has the project, not of
 /// other tenants, whose runs are on shared workspaces.
 const OF_THE_PROJECT: [&str; 7] = ["snapshot", "stage", "store", "exec", "tool", "adapter", "config"];
@@ -301,7 +304,8 @@ impl Face for Front {
         let seat = self.seat(tenant.clone(), &caller.name).with_token(&caller.token).traced(given.trace.clone());
         let seat = seat.once(given.once.map(Digest));
         let mut answer = face::run(Arc::new(seat), route, &given);
-        if route.creates && answer.status < 300 {
+        // What is refused is kept as well: documents in the list of refused ones, answers for a repetition.
+        if route.creates {
             self.quotas.note(&tenant, &caller.token, given.content.len() as u64);
         }
         answer.remarks.extend(remarks);
@@ -349,6 +353,10 @@ impl Face for Front {
     }
 
     fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer) {
+        // A long refusal is not worth a place: the same request is refused in the same way again.
+        if answer.status >= 400 && answer.body.len() > KEPT_REFUSAL_BYTES_MAX {
+            return;
+        }
         let Ok(tenant) = Tenant::new(caller.tenant.as_str()) else { return };
         let kept = Kept {
             request_hash: request_hash.to_owned(),

@@ -484,3 +484,18 @@ fn links_and_pipes_among_our_own_files_are_not_followed() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious\n");
     fs::remove_file(&victim).unwrap();
 }
+
+/// A lock that another user holds can be read but not taken: the message says whose it is.
+#[test]
+fn lock_of_another_user_is_named() {
+    let actum = sixty().owned_by_nobody();
+    assert_eq!(actum.run(&["snapshot", "freeze"]).code, 0);
+    let root = Program::new(env!("CARGO_BIN_EXE_actum"));
+    let folder = actum.folder().display().to_string();
+    let arguments: Vec<&str> = ["-C", &folder].into_iter().chain(RUN).collect();
+    let mut running = root.start(&arguments, &[("ACTUM_CRASH_AT", "publish.marked")]);
+    while running.error_line().is_some_and(|line| !line.starts_with("crash point")) {}
+    let shown = actum.run(&["status"]);
+    assert!(shown.stderr.contains("of user 0 on"), "{}{}", shown.stdout, shown.stderr);
+    running.kill();
+}
