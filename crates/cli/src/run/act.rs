@@ -1,19 +1,22 @@
 //! Planning and acting: the agent in its cell, told what is wanted, and what it did found out afterwards.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 use actum_contract::agent::AgentKind;
+use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use actum_kernel::{Act, Acted, Changed, Desk, End, Event, Plan, State, Step, ToolOp, Totals, is_env_file};
 use actum_sandbox::{Ended, read_beneath};
-use actum_workspace::{Change, deltas, diff, new_leaving_links, patch};
+use actum_workspace::{Change, Kind, TreePath, deltas, diff, new_leaving_links, patch};
 use serde_json::{Value, json};
 
 use super::hands::{Done, RunHands};
 use super::offer::Asked;
 use super::program::{EXCHANGE, Program, Ran};
-use super::recording::{LINKS_ARE_DENIED, OBEYED_WAIT};
+use super::recording::{LINKS_ARE_DENIED, LINKS_ARE_FOLLOWED, OBEYED_WAIT};
 use crate::failure::Failure;
 use crate::protect::ObeyedChanges;
 
@@ -165,7 +168,12 @@ impl RunHands {
             }
         }
         if self.admission >= LINKS_ARE_DENIED {
-            let links = new_leaving_links(blobs, before, sealed.after, &all)?;
+            let mut links = new_leaving_links(blobs, before, sealed.after, &all)?;
+            if let Some(folder) = folder.filter(|_| self.admission >= LINKS_ARE_FOLLOWED) {
+                links.extend(links_that_leave_on_disk(blobs, folder, &all)?);
+                links.sort_unstable();
+                links.dedup();
+            }
             let links = links.iter().map(ToString::to_string);
             totals.leaving = links.filter(|path| !self.facts.agreement.work_item.links.contains(path)).collect();
         }
@@ -275,6 +283,21 @@ pub(super) fn steps_of(response: &Value) -> Result<Vec<Step>, String> {
     Ok(found)
 }
 
+/// Returns the changed links that lead out of the workspace by way of files that its rules leave out, which are in no tree.
+fn links_that_leave_on_disk(blobs: &dyn Blobs, folder: &Path, changes: &[Change]) -> Done<Vec<TreePath>> {
+    let Ok(root) = folder.canonicalize() else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for change in deltas(changes) {
+        let Some(node) = change.after.filter(|node| node.kind == Kind::Symlink) else { continue };
+        let target = PathBuf::from(OsString::from_vec(blobs.read(node.digest)?));
+        let above = change.path.as_path().parent().unwrap_or(Path::new("")).to_owned();
+        if root.join(above).join(target).canonicalize().is_ok_and(|real| !real.starts_with(&root)) {
+            found.push(change.path.clone());
+        }
+    }
+    Ok(found)
+}
+
 /// Why a cell ended that lost one of its covers.
 pub(crate) const UNCOVERED: &str =
     "a file that is hidden from it, or that it may only read, was replaced outside of the sandbox meanwhile";
@@ -322,7 +345,7 @@ pub(super) fn end_of(ran: &Ran) -> End {
 /// Larger contents are only named in a patch.
 const PATCH_BYTES_MAX: u64 = 1 << 20;
 
-fn is_binary(blobs: &dyn actum_contract::blob::Blobs, change: &Change) -> Done<bool> {
+fn is_binary(blobs: &dyn Blobs, change: &Change) -> Done<bool> {
     match change.after {
         Some(node) if node.kind.is_file() => Ok(blobs.read(node.digest)?.iter().take(8 << 10).any(|b| *b == 0)),
         _ => Ok(false),
@@ -330,7 +353,7 @@ fn is_binary(blobs: &dyn actum_contract::blob::Blobs, change: &Change) -> Done<b
 }
 
 /// Bytes of a path after a change.
-fn size_of(blobs: &dyn actum_contract::blob::Blobs, change: &Change) -> Done<u64> {
+fn size_of(blobs: &dyn Blobs, change: &Change) -> Done<u64> {
     struct Count(u64);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -244,3 +244,15 @@ fn a_link_leaves_by_whatever_it_leads_through() {
         assert_eq!(code, 0, "{agent}: {run}");
     }
 }
+
+/// A link that leads out by way of an ignored one is denied, too: that one is on the disk and in no tree.
+#[test]
+fn a_link_through_an_ignored_link_is_denied() {
+    let actum = project(&[("out", "ln -s out/esc good"), ("in", "ln -s out/near fine")]);
+    actum.file(".gitignore", "out/\n");
+    actum.file("out/near", "x");
+    symlink("/etc", actum.path("out/esc")).unwrap();
+    let (code, run) = one(&actum, item("i", "out"), &[]);
+    assert_eq!((code, &run["error_code"]), (3, &json!("LINK_LEAVES_WORKSPACE")), "{run}");
+    assert_eq!(one(&actum, item("j", "in"), &[]).0, 0);
+}
