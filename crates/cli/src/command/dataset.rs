@@ -58,7 +58,7 @@ pub(crate) struct Parts {
     #[arg(long, value_name = "A/B/C", default_value = "80/10/10")]
     split: String,
 
-    /// Another seed deals the examples anew
+    /// Another seed splits the examples again
     #[arg(long, value_name = "TEXT", default_value = "default")]
     seed: String,
 
@@ -81,7 +81,7 @@ pub(crate) struct Export {
     #[arg(long, value_name = "ID")]
     signature: String,
 
-    /// Only receipts that somebody has labelled
+    /// Only labelled receipts
     #[arg(long)]
     labelled: bool,
 

@@ -61,7 +61,7 @@ pub(crate) struct Eval {
     #[arg(long, value_enum, default_value_t = Gate::Mean)]
     gate: Gate,
 
-    /// Part of what it is known by: the same eval under another label is asked anew
+    /// Part of its identity: the same eval under another label runs again
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 

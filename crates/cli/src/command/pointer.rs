@@ -74,7 +74,7 @@ pub(crate) enum Verb {
         /// The revision that it made
         revision: u64,
     },
-    /// What somebody would get, and why
+    /// Show the artifact that a caller would get, and why
     Select {
         /// namespace/name.vN
         signature: String,
@@ -112,7 +112,7 @@ pub(crate) struct Set {
     /// An artifact or the beginning of its id; or baseline, the signature's own way
     #[arg(long, value_name = "ID")]
     primary: String,
-    /// Deals those who ask into buckets; another seed deals anew [default: as it was]
+    /// Assigns callers to buckets; another seed assigns them again [default: unchanged]
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
     /// By what those who ask are told apart: auto, run, thread, autopilot, user [default: as it was]
@@ -138,7 +138,7 @@ pub(crate) struct Canary {
     /// What decides by itself whether it becomes the one for all: a YAML or JSON file
     #[arg(long, value_name = "FILE", requires = "artifact")]
     guard: Option<PathBuf>,
-    /// Deals those who ask anew
+    /// Assigns callers to buckets again
     #[arg(long, value_name = "TEXT", requires = "artifact")]
     seed: Option<String>,
     /// Withdraw what is tried
@@ -150,7 +150,7 @@ pub(crate) struct Canary {
 
 #[derive(Debug, Args)]
 pub(crate) struct SelectKeys {
-    /// The key, whatever the pointer takes for one
+    /// The caller's key
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     #[arg(long, value_name = "ID")]

@@ -46,7 +46,7 @@ pub(crate) struct Predict {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "params"])]
     batch: Option<PathBuf>,
 
-    /// Ask by this artifact, whatever the pointer says: its id, or the beginning of it
+    /// Use this artifact instead of the pointer's: its id, or the start of it
     #[arg(long, value_name = "ID", conflicts_with_all = ["strategy", "model"])]
     artifact: Option<String>,
 

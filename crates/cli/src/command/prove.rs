@@ -409,7 +409,7 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "DIR")]
     input: Option<PathBuf>,
 
-    /// Ask the models anew instead of the recording: it costs what it costs, within what is allowed
+    /// Call the models again instead of using the recording; the calls cost money, within the budget
     #[arg(long)]
     live: bool,
 }

@@ -40,7 +40,7 @@ pub(crate) struct Sandbox {
     #[arg(long, value_name = "PATH")]
     write: Vec<PathBuf>,
 
-    /// A path it does not see, whatever else was said
+    /// A path that it does not see, also within granted ones
     #[arg(long, value_name = "PATH")]
     deny: Vec<PathBuf>,
 

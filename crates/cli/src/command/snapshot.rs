@@ -36,7 +36,7 @@ pub(crate) enum Verb {
     List,
     /// Remove contents that nothing refers to, and old snapshots and publications beyond a size
     Gc(Gc),
-    /// Keep a snapshot whatever the size
+    /// Keep a snapshot regardless of its size
     Pin(Named),
     /// Let a pinned snapshot go again
     Unpin(Named),
@@ -59,7 +59,7 @@ pub(crate) struct Freeze {
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
 
-    /// Read every file again, whatever the file system says
+    /// Read every file again, also unchanged ones
     #[arg(long)]
     paranoid: bool,
 }

@@ -58,7 +58,7 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         limit: u64,
     },
-    /// Find what is stuck: past its deadline, or of somebody who is dead; or say what a call with an unknown outcome has cost
+    /// Find stuck reservations, or settle a call with an unknown outcome
     Reconcile(Reconcile),
 }
 

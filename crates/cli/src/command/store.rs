@@ -22,7 +22,7 @@ pub(crate) enum Verb {
     Migrate,
     /// Check the database, every ledger and every projection
     Check(CheckArgs),
-    /// Make every projection anew from the journal and compare it with what was there
+    /// Rebuild every projection from the journal and compare it with the stored one
     Rebuild,
     /// Copy the store, as of one moment, to a new SQLite file
     Backup(Backup),

@@ -74,7 +74,7 @@ pub(crate) struct Of {
 
 #[derive(Debug, Args)]
 pub(crate) struct Create {
-    /// What whoever has it may do
+    /// The role of the token
     #[arg(long, value_enum)]
     role: AsRole,
     #[command(flatten)]
