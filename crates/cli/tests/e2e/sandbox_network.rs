@@ -155,7 +155,7 @@ fn a_listed_name_with_a_private_address_is_not_reached() {
 }
 
 #[test]
-fn nothing_listed_is_nobody_reached() {
+fn unlisted_hosts_are_not_reached() {
     let actum = actum();
     let upstream = upstream();
     let url = format!("http://127.0.0.1:{}/", upstream.port);

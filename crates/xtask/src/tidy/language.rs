@@ -1,5 +1,5 @@
-//! Words that messages and help texts do not use, because a sentence with them has to be read twice. Looks at string literals and at
-//! doc comments of `clap` arguments in code that is not a test.
+//! Words that messages, help texts and pages do not use, because a sentence with them has to be read twice. Looks at string literals
+//! in code that is not a test, at the README and at the pages in `docs/`, help texts among them.
 
 use super::{Tree, Violation};
 
@@ -22,11 +22,26 @@ const OUTSIDE: [&str; 4] = ["/tests/", "/benches/", "crates/testkit/", "crates/x
 
 pub(super) fn check(tree: &Tree, violations: &mut Vec<Violation>) {
     for (path, text) in tree.files() {
+        let in_docs =
+            path.strip_prefix("docs/").is_some_and(|rest| rest.ends_with(".md") && !rest.starts_with("design/"));
+        if in_docs || path == "README.md" {
+            check_page(path, text, violations);
+        }
         let is_code = path.ends_with(".rs") && path.starts_with("crates/");
         if !is_code || KEPT.contains(&path) || OUTSIDE.iter().any(|part| path.contains(part)) {
             continue;
         }
         check_file(path, text, violations);
+    }
+}
+
+fn check_page(path: &str, text: &str, violations: &mut Vec<Violation>) {
+    for (index, line) in text.lines().enumerate() {
+        // What is between backticks is code.
+        if let Some(word) = line.split('`').step_by(2).find_map(ruled_out) {
+            let rule = format!("a page must not say {word:?}: name the component or the reader");
+            violations.push(Violation::new(path, index + 1, rule));
+        }
     }
 }
 
@@ -67,6 +82,13 @@ mod tests {
     fn reports_words_in_messages() {
         assert_eq!(found("fn f() { say(\"nobody answered\") }\n").len(), 1);
         assert_eq!(found("fn f() { say(\"Somebody's turn\") }\n").len(), 1);
+    }
+
+    #[test]
+    fn reports_words_on_pages_outside_of_code() {
+        let page = "Whoever asks.\n`nobody` is a user.\n";
+        let found = lines(|v| check(&Tree::of(&[("docs/a.md", page), ("docs/design/b.md", page)]), v));
+        assert_eq!(found, ["docs/a.md:1: a page must not say \"whoever\": name the component or the reader"]);
     }
 
     #[test]
