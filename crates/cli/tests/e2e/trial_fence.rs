@@ -523,7 +523,7 @@ fn fence_who_waits_for_his_turn_ends_at_once() {
     let first = actum.start(&["compile", "job.json", "--parallel", "1"], &[]);
     upstream.wait_for(1);
     let mut second = actum.start(&["compile", "job.json", "--parallel", "1"], &[]);
-    let said = std::iter::from_fn(|| second.error_line()).find(|line| line.contains("waiting for him"));
+    let said = std::iter::from_fn(|| second.error_line()).find(|line| line.contains("waiting for it"));
     assert!(said.is_some());
     second.signal("INT");
     assert_eq!(second.finish().0, 130);
