@@ -440,7 +440,7 @@ pub(crate) fn end_of(ended: &Ended) -> Option<actum_contract::execution::End> {
         Ended::TimedOut => End::TimedOut,
         Ended::OutOfMemory => End::OutOfMemory,
         Ended::OutOfDisk => End::OutOfDisk,
-        // As if somebody had killed it; the message says why.
+        // As after a kill; the message says why.
         Ended::Uncovered => End::Signalled(9),
         Ended::Cancelled => End::Cancelled,
         Ended::NotBuilt(_) => return None,

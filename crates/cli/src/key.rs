@@ -83,7 +83,7 @@ impl KeyFolders {
     }
 
     /// Finds the key of a project that was at another path before, and copies it to this path's folder. The id in the project
-    /// is not enough: a project of somebody else's could name it. Nothing may be left where the key's project was.
+    /// is not enough: a foreign project could name it. Nothing may be left where the key's project was.
     fn adopt(&self) -> Option<PathBuf> {
         let state = self.state.as_ref()?;
         let wanted = std::fs::read_to_string(self.beside.join(KEY_ID)).ok()?;

@@ -433,7 +433,7 @@ fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Opti
     }
 }
 
-/// Renames what makes a folder a repository of git, at every depth: nobody who looks into what was put aside runs its commands.
+/// Renames what makes a folder a repository of git, at every depth, so that git runs no commands of files that were put aside.
 fn disarm(top: &Path, place: &Path) {
     let mut waiting = vec![place.to_owned()];
     let mut entries = 0;

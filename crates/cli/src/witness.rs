@@ -31,7 +31,7 @@ use crate::workspace::new_id;
 
 /// How long a witness may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
-/// What a witness answers that has seen another size of the log than it was told.
+/// The status of a witness that has seen another size of the log than the request names.
 const CONFLICT: u16 = 409;
 const MINUTES_MAX: u64 = 60 * 24 * 31;
 
@@ -56,7 +56,7 @@ pub(crate) enum WitnessConfig {
         #[serde(rename = "ref", default = "default_ref")]
         reference: String,
     },
-    /// A service that is told, like a webhook.
+    /// A service that gets each checkpoint as a webhook.
     Webhook { url: String, secret: String },
     /// A witness that signs (C2SP tlog-witness), by its verifier key.
     C2sp { url: String, key: String },
@@ -274,7 +274,7 @@ impl WitnessedLog<'_> {
             within: ANSWER_WITHIN,
         };
         match self.http()?.deliver(&hook::network(&config), &delivery) {
-            Delivered::Status(200..=299) => Ok(format!("told of {} entries", now.size)),
+            Delivered::Status(200..=299) => Ok(format!("delivered at {} entries", now.size)),
             Delivered::Status(status) => Err(format!("it answered {status}")),
             Delivered::Lost(why) | Delivered::Denied(why) => Err(why),
         }
@@ -352,12 +352,12 @@ pub(crate) fn schema() -> Value {
         "repository": text("absolute path of a bare repository"),
         "ref": {"type": "string", "default": default_ref(), "description": "the ref that checkpoints are committed to"},
     });
-    let webhook = json!({"url": text("where it is told"), "secret": text("its secret, as env:NAME or file:PATH")});
+    let webhook = json!({"url": text("the URL that gets each checkpoint"), "secret": text("its secret, as env:NAME or file:PATH")});
     let c2sp = json!({"url": text("its submission prefix"), "key": text("its verifier key, name+id+base64")});
     let kinds = [
         witness("file", "a folder on another disk", json!({"path": text("absolute path")}), &["type", "path"]),
         witness("git", "a ref of a bare repository", git, &["type", "repository"]),
-        witness("webhook", "a service that is told", webhook, &["type", "url", "secret"]),
+        witness("webhook", "a service that gets each checkpoint", webhook, &["type", "url", "secret"]),
         witness("c2sp", "a witness that signs (C2SP tlog-witness)", c2sp, &["type", "url", "key"]),
     ];
     json!({

@@ -83,7 +83,7 @@ fn unix_bytes(message: &[u8]) -> u64 {
         false if message.get(1).is_some_and(|kind| i32::from(*kind) == libc::SOCK_STREAM) => {
             held + (queued * MESSAGE_BYTES_MAX).min(CLOSED_SENDER_BYTES_MAX.max(queued))
         }
-        // Of several messages only the first is told.
+        // The kernel reports only the first of several messages.
         false => held + if queued > 0 { CLOSED_SENDER_BYTES_MAX.max(queued) } else { 0 },
     }
 }

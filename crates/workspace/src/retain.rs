@@ -57,7 +57,7 @@ pub fn retain(
     let snapshots = Snapshot::list(home)?;
     let stages = Stage::list(home)?;
     let pinned = snapshots.iter().filter(|s| s.pinned).map(|s| s.id);
-    // What is not over yet is needed whole, and so is what was kept for somebody to look at. A publication with a marker is
+    // What is not over yet is needed whole, and so is what is kept for review. A publication with a marker is
     // not on record everywhere: without it, recovery would take the run for one that published nothing.
     let marked: HashSet<String> = pending(home)?.into_iter().map(|marker| marker.id).collect();
     let mut publications = workspace.publications_in(&["done"])?;

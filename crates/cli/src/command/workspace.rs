@@ -320,7 +320,7 @@ impl Checkout {
         let blobs = open.project.blobs()?;
         bring(&*blobs, tree)?;
         thaw_new(&open.project.folder()?, &*blobs, tree, &self.dir)?;
-        // Others may have put it together, also of results that nobody has approved.
+        // Other users may have assembled it, also from results without approval.
         let all = diff(&*blobs, empty_tree(), tree)?;
         if let Some(remark) = remark_on(deltas(&all).map(|change| change.path.as_path())) {
             out.remark(&remark);

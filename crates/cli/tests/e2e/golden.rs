@@ -1,5 +1,5 @@
 //! What people and scripts read, frozen: every looking command over a store that an earlier version wrote, as text and as JSON, and
-//! the help of every command. Whoever changes a text on purpose accepts the snapshot (`cargo insta`); JSON only gains fields.
+//! the help of every command. After an intended change of a text, accept the snapshot (`cargo insta`); JSON only gains fields.
 
 use actum_testkit::folder::Folder;
 use actum_testkit::program::{Program, other};

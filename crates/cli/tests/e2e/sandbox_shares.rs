@@ -110,7 +110,7 @@ for i in range(900):
 time.sleep(20)
 "#;
 
-/// Sockets of protocols whose buffers nobody counts cannot be made.
+/// Sockets of protocols whose buffers are not counted cannot be made.
 #[test]
 fn sockets_of_other_protocols_are_refused() {
     const LITE: &str = "import socket\nfor kind, protocol in ((2, 136), (1, 132), (5, 132), (6, 33)):\n  try: socket.socket(socket.AF_INET, kind, protocol); print('made')\n  except OSError as e: print('refused')\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM, 17); socket.socketpair()";

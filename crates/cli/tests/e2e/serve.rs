@@ -529,7 +529,7 @@ fn two_servers_on_one_store_are_one() {
     assert_eq!((first.stop().0, second.stop().0), (0, 0));
 }
 
-/// A token that holds connections keeps nobody else out: it has a part of them.
+/// A token has a part of the connections, so it keeps no other caller out.
 #[test]
 fn connections_of_one_token_keep_no_other_out() {
     let actum = project(&[("a", "true")]);

@@ -204,7 +204,7 @@ fn a_ledger_that_was_rolled_back_is_found_without_a_checkpoint() {
     assert!(failed(&actum, &file).0.contains(&"ledger".to_owned()));
 }
 
-/// A project of somebody else's that names this project's key does not get it.
+/// A foreign project that names this project's key does not get it.
 #[test]
 fn a_project_that_names_anothers_key_does_not_get_it() {
     let actum = at_home();
