@@ -39,6 +39,21 @@ fn at_home() -> AtHome {
     AtHome { actum, home }
 }
 
+/// Copies the store of a project to a file in it.
+pub(crate) fn save(actum: &Program, name: &str) {
+    // Everything in one file, so that the copy is whole.
+    let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+    database.execute("VACUUM INTO ?1", [actum.path(name).to_str().unwrap()]).unwrap();
+}
+
+/// Puts a saved store in the place of the present one.
+pub(crate) fn roll_back(actum: &Program, saved: &str) {
+    for name in ["actum.db", "actum.db-wal", "actum.db-shm"] {
+        fs::remove_file(actum.path(&format!(".actum/{name}"))).ok();
+    }
+    fs::copy(actum.path(saved), actum.path(".actum/actum.db")).unwrap();
+}
+
 fn published(actum: &Program, agent: &str) -> String {
     let (code, run) = one(actum, item(agent, agent), &[]);
     assert_eq!(code, 0, "{run}");
@@ -179,17 +194,10 @@ fn a_key_below_the_workspace_is_still_read_and_pinned() {
 fn a_ledger_that_was_rolled_back_is_found_without_a_checkpoint() {
     let actum = at_home();
     published(&actum, "a");
-    let database = actum.path(".actum/actum.db");
-    // Everything in one file, so that a copy is whole.
-    let saved = rusqlite::Connection::open(&database).unwrap();
-    saved.execute("VACUUM INTO ?1", [actum.path("saved.db").to_str().unwrap()]).unwrap();
-    drop(saved);
+    save(&actum, "saved.db");
     let second = published(&actum, "b");
     assert_eq!(ledger(&actum).0, 0);
-    for name in ["actum.db", "actum.db-wal", "actum.db-shm"] {
-        fs::remove_file(actum.path(&format!(".actum/{name}"))).ok();
-    }
-    fs::copy(actum.path("saved.db"), &database).unwrap();
+    roll_back(&actum, "saved.db");
     // The receipts alone tell.
     fs::remove_dir_all(actum.home.join(".local/state/actum/heads")).unwrap();
     let (code, shown) = ledger(&actum);
@@ -224,9 +232,7 @@ fn a_rewritten_ledger_contradicts_what_the_user_has_seen() {
     let actum = at_home();
     published(&actum, "a");
     let database = actum.path(".actum/actum.db");
-    let saved = rusqlite::Connection::open(&database).unwrap();
-    saved.execute("VACUUM INTO ?1", [actum.path("saved.db").to_str().unwrap()]).unwrap();
-    drop(saved);
+    save(&actum, "saved.db");
     let second = published(&actum, "b");
     assert_eq!(ledger(&actum).0, 0);
     // One byte of a receipt.
@@ -242,10 +248,7 @@ fn a_rewritten_ledger_contradicts_what_the_user_has_seen() {
     // Rolled back, with all receipts gone.
     fs::remove_dir_all(actum.path(".actum/runs")).unwrap();
     assert_eq!(ledger(&actum).0, 0);
-    for name in ["actum.db", "actum.db-wal", "actum.db-shm"] {
-        fs::remove_file(actum.path(&format!(".actum/{name}"))).ok();
-    }
-    fs::copy(actum.path("saved.db"), &database).unwrap();
+    roll_back(&actum, "saved.db");
     let (code, shown) = ledger(&actum);
     assert!(code == 1 && shown.to_string().contains("this user saw last"), "{shown}");
     // A store that says it is another one.

@@ -18,6 +18,7 @@ use tlog_tiles::{Hash, check_tree};
 use super::run::{id, item, one, project};
 use super::runs::until;
 use super::serve::Server;
+use super::trust::{roll_back, save};
 
 const NAME: &str = "witness.example";
 
@@ -133,20 +134,6 @@ fn witness(actum: &Program) -> (i32, Vec<(String, bool, String)>) {
     (ended.code, all.iter().map(row).collect())
 }
 
-/// Everything that tells of later entries inside the project is put back or removed.
-fn roll_back(actum: &Program, saved: &str) {
-    let _ = fs::remove_dir_all(actum.path(".actum/runs"));
-    for name in ["actum.db", "actum.db-wal", "actum.db-shm"] {
-        fs::remove_file(actum.path(&format!(".actum/{name}"))).ok();
-    }
-    fs::copy(actum.path(saved), actum.path(".actum/actum.db")).unwrap();
-}
-
-fn save(actum: &Program, name: &str) {
-    let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
-    database.execute("VACUUM INTO ?1", [actum.path(name).to_str().unwrap()]).unwrap();
-}
-
 #[test]
 fn every_witness_keeps_checkpoints_and_contradicts_a_rollback() {
     let actum = project(&[("a", "date +%N > a"), ("b", "date +%N > b")]).with_env("HOOK", "whsec_AAAA");
@@ -197,6 +184,8 @@ fn every_witness_keeps_checkpoints_and_contradicts_a_rollback() {
     assert!(kept.starts_with(&note) && kept.contains(&format!("— {NAME} ")), "{kept}");
     assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
 
+    // Everything in the project that tells of later entries.
+    let _ = fs::remove_dir_all(actum.path(".actum/runs"));
     roll_back(&actum, "early.db");
     let verified = actum.run(&["ledger", "verify", "--json"]);
     assert!(verified.code == 1 && verified.stdout.contains("checkpoint was signed"), "{}", verified.stdout);
