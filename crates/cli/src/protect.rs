@@ -10,11 +10,12 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use actum_contract::blob::Blobs;
 use actum_contract::digest::Digest;
 use actum_sandbox::Access;
-use actum_workspace::{Change, Kind, TreePath, deltas, linked_paths, steering_changes, top_links};
+use actum_workspace::{Change, Kind, Node, TreePath, deltas, linked_paths, steering_changes, top_links};
 
 use crate::failure::Failure;
 use crate::obeyed::{self, ObeyedKind, ObeyedName};
@@ -112,10 +113,14 @@ impl ObeyedChanges {
         let behind = match rules >= LINKS_ARE_FOLLOWED {
             true if changes.is_empty() => Vec::new(),
             true => {
-                let mut behind = Vec::new();
-                let trees = [Some(before), Some(after), onto.filter(|onto| *onto != before)];
-                for tree in trees.into_iter().flatten() {
-                    behind.extend(behind_obeyed_links(blobs, tree, rules)?);
+                let mut behind = behind_obeyed_links(blobs, before, rules)?;
+                // Without a change of a link all of them lead where they led.
+                let is_link = |node: Option<Node>| node.is_some_and(|node| node.kind == Kind::Symlink);
+                if changes.iter().any(|change| is_link(change.before) || is_link(change.after)) {
+                    behind.extend(behind_obeyed_links(blobs, after, rules)?);
+                }
+                if let Some(onto) = onto.filter(|onto| *onto != before) {
+                    behind.extend(behind_obeyed_links(blobs, onto, rules)?);
                 }
                 behind
             }
@@ -183,12 +188,22 @@ pub(crate) fn is_own(path: &Path) -> bool {
 
 /// Returns what links with obeyed names lead to, and the links on the way: `.husky/pre-commit → ../scripts/check.sh`.
 fn behind_obeyed_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathBuf>, Failure> {
+    // Every act of a run is judged by the state before the run: the whole tree is read for it once.
+    static NEWEST: Mutex<Option<(Digest, u64, Vec<PathBuf>)>> = Mutex::new(None);
+    let newest = || NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, by, found)) = &*newest()
+        && (*known, *by) == (tree, rules)
+    {
+        return Ok(found.clone());
+    }
     let is_followed = |path: &TreePath| {
         let path = path.as_path();
         is_obeyed(path, rules) || obeyed::is_beginning(path)
     };
     let found = linked_paths(blobs, tree, &is_followed)?;
-    Ok(found.into_iter().map(|path| path.as_path().to_owned()).collect())
+    let found: Vec<PathBuf> = found.into_iter().map(|path| path.as_path().to_owned()).collect();
+    *newest() = Some((tree, rules, found.clone()));
+    Ok(found)
 }
 
 /// What links at the top of a workspace lead to, if others obey them: `AGENTS.md → docs/rules.md`. By older rules.
