@@ -108,6 +108,7 @@ mod tests {
             "approval_decision",
             "webhook_change",
             "contract_change",
+            "configuration_loaded",
             "end",
         ];
         assert!(types().eq(kinds));
