@@ -448,7 +448,7 @@ fn every_known_credential_is_hidden() {
     }
 }
 
-/// A cover falls off when the host replaces the file under it: the cell ends before it can use that.
+/// A cover falls off when the host replaces the file under it: the cell ends, and says why. A moment remains.
 #[test]
 fn cell_ends_when_a_covered_file_is_replaced_outside() {
     for is_nobody in [false, true] {
