@@ -599,14 +599,25 @@ pub(super) fn is_full(folder: &Path) -> bool {
 
 /// Whether this machine can execute runs, found out by doing what they need: room on the disk, open files, a cell.
 fn self_check(home: &Path, spawner: &Spawner) -> Result<(), String> {
-    let path = home.join(format!("workers/.self-check-{}", std::process::id()));
-    let written = fs::write(&path, vec![0; ROOM_BYTES_MIN]).and_then(|()| File::open(&path)?.sync_all());
-    let _ = fs::remove_file(&path);
+    // A folder of its own: the cell counts what changes in what it may write to.
+    let folder = home.join(format!("workers/.self-check-{}", std::process::id()));
+    let checked = check_in(&folder, home, spawner);
+    let _ = fs::remove_dir_all(&folder);
+    checked
+}
+
+fn check_in(folder: &Path, home: &Path, spawner: &Spawner) -> Result<(), String> {
+    let path = folder.join("room");
+    let written = fs::create_dir_all(folder).and_then(|()| {
+        fs::write(&path, vec![0; ROOM_BYTES_MIN])?;
+        File::open(&path)?.sync_all()?;
+        fs::remove_file(&path)
+    });
     written.map_err(|e| format!("cannot write to {}: {e}", home.display()))?;
     let files: Result<Vec<File>, _> = (0..FILES_MIN).map(|_| File::open("/dev/null")).collect();
     drop(files.map_err(|e| format!("cannot open files: {e}"))?);
     let ended = actum_sandbox::Pipes::new(false).and_then(|(_pipes, files)| {
-        let mut running = spawner.run(actum_sandbox::probe_cell(Path::new("/tmp")), files)?;
+        let mut running = spawner.run(actum_sandbox::probe_cell(folder), files)?;
         loop {
             if let actum_sandbox::News::Ended(report) = running.hear()? {
                 return Ok(report.ended);
