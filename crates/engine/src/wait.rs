@@ -2,7 +2,8 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use actum_contract::id::Tenant;
 use actum_contract::limit::RUN_CLOCK_SKEW_MAX_MS;
@@ -10,6 +11,7 @@ use actum_ledger::journal::{Journal, JournalError, StoreTime, Work};
 use actum_ledger::run::Runs;
 use jiff::{SignedDuration, Timestamp};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 
 /// This process's clock, measured against the store's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +50,16 @@ impl MeasuredClock {
 #[derive(Clone)]
 pub struct Waiter {
     runtime: Arc<Runtime>,
+    /// Whether this process was asked to end.
+    ending: watch::Sender<bool>,
+    /// Whether an answer was not waited for.
+    has_given_up: Arc<AtomicBool>,
     pub runs: Arc<dyn Runs>,
     pub journal: Arc<dyn Journal>,
 }
+
+/// How long each answer of the store is waited for once this process was asked to end.
+const ANSWER_WAIT_WHILE_ENDING: Duration = Duration::from_secs(5);
 
 impl std::fmt::Debug for Waiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -65,7 +74,17 @@ impl Waiter {
     }
 
     pub fn new(runtime: Arc<Runtime>, runs: Arc<dyn Runs>, journal: Arc<dyn Journal>) -> Self {
-        Self { runtime, runs, journal }
+        Self { runtime, ending: watch::Sender::new(false), has_given_up: Arc::default(), runs, journal }
+    }
+
+    /// This process was asked to end: a store that does not answer is not waited for any longer.
+    pub fn set_ending(&self) {
+        self.ending.send_replace(true);
+    }
+
+    /// Whether the store did not answer this process before it ended: what it holds may still be in its name.
+    pub fn has_given_up(&self) -> bool {
+        self.has_given_up.load(Ordering::SeqCst)
     }
 
     /// Measures the clock of this process against the store's.
@@ -97,6 +116,21 @@ impl Waiter {
     }
 
     pub fn wait<T>(&self, work: Work<'_, T>) -> Result<T, JournalError> {
-        self.runtime.block_on(work)
+        let mut ending = self.ending.subscribe();
+        self.runtime.block_on(async {
+            let given_up = async {
+                // Fails only if there is no sender, which is here.
+                let _ = ending.wait_for(|is_ending| *is_ending).await;
+                tokio::time::sleep(ANSWER_WAIT_WHILE_ENDING).await;
+            };
+            tokio::select! {
+                biased;
+                answer = work => answer,
+                () = given_up => {
+                    self.has_given_up.store(true, Ordering::SeqCst);
+                    Err(JournalError::Unavailable("the store does not answer, and this process ends".into()))
+                }
+            }
+        })
     }
 }

@@ -158,6 +158,7 @@ impl Engine {
     /// Stops everything here; the runs can go on later.
     pub fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
+        self.waiter.set_ending();
         let stops: Vec<Arc<Stop>> = locked(&self.held).values().map(|(_, stop)| Arc::clone(stop)).collect();
         stops.iter().for_each(|stop| stop.stop(Why::Interrupted));
         self.freed.notify_all();

@@ -407,7 +407,10 @@ pub(crate) fn work_on(
     });
     heeding.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start a thread: {e}")))?;
     engine.work()?;
-    shop.close();
+    // What it may still hold is found by the next worker of this machine, by the name that nobody locks any more.
+    if !open.waiter.has_given_up() {
+        shop.close();
+    }
     Ok(())
 }
 

@@ -121,6 +121,10 @@ fn step_during_run(is_shared: bool) {
         let shown: Value = serde_json::from_str(&lines.concat()).unwrap();
         let run = shown["runs"][0]["run_id"].as_str().unwrap().to_owned();
         check(&actum, &run, &case);
+        let statement = fs::read(actum.path(&format!(".actum/runs/{run}/receipt.statement.json"))).unwrap();
+        let predicate = &serde_json::from_slice::<Value>(&statement).unwrap()["predicate"];
+        let times = ["startedOn", "finishedOn"].map(|name| predicate[name].as_str().unwrap().to_owned());
+        assert!(times.is_sorted(), "{case}: {times:?}");
         let receipts = entries(&actum, "workspace_publication");
         assert_eq!(receipts.len(), 1, "{case}");
         assert!(recorded(&actum).is_sorted(), "{case}: {:?}", recorded(&actum));

@@ -56,6 +56,7 @@ fn store_check_compares_with_the_object_store() {
     configure(&actum, &format!("file://{}", contents.path().display()), None);
     let run = submitted(&actum);
     work(&actum, std::slice::from_ref(&run));
+    actum.run(&["snapshot", "freeze", "--json"]).ok();
     let check = actum.run(&["store", "check", "--objects", "--json"]);
     assert_eq!(check.code, 0, "{}", check.stdout);
     for entry in fs::read_dir(contents.path()).unwrap().flatten() {
@@ -67,5 +68,7 @@ fn store_check_compares_with_the_object_store() {
     let bad: Vec<Value> =
         check.json()["checks"].as_array().unwrap().iter().filter(|c| c["ok"] == false).cloned().collect();
     let names: Vec<&str> = bad.iter().map(|c| c["name"].as_str().unwrap()).collect();
-    assert!(names.contains(&"heads") && names.contains(&"receipts and recordings"), "{bad:?}");
+    for kind in ["heads", "receipts and recordings", "snapshots"] {
+        assert!(names.contains(&kind), "{kind}: {bad:?}");
+    }
 }

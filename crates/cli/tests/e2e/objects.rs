@@ -140,10 +140,11 @@ fn a_machine_that_dies_at_any_place_loses_nothing_it_promised() {
     }
 }
 
-/// Passes connections on, or hangs up at once.
+/// Passes connections on, hangs up at once, or keeps them open and passes nothing on.
 pub(crate) struct Wire {
     pub port: u16,
     pub cut: Arc<AtomicBool>,
+    pub silent: Arc<AtomicBool>,
 }
 
 impl Wire {
@@ -156,7 +157,8 @@ impl Wire {
         let listener = TcpListener::bind((address, 0)).unwrap();
         let own = listener.local_addr().unwrap().port();
         let cut = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&cut);
+        let silent = Arc::new(AtomicBool::new(false));
+        let (seen, held) = (Arc::clone(&cut), Arc::clone(&silent));
         let serve = move || {
             for near in listener.incoming().flatten() {
                 if seen.load(Ordering::SeqCst) {
@@ -166,21 +168,25 @@ impl Wire {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let seen = Arc::clone(&seen);
-                    let pass = move || pass(from, to, &seen);
+                    let (seen, held) = (Arc::clone(&seen), Arc::clone(&held));
+                    let pass = move || pass(from, to, &seen, &held);
                     std::thread::Builder::new().spawn(pass).unwrap();
                 }
             }
         };
         std::thread::Builder::new().spawn(serve).unwrap();
-        Self { port: own, cut }
+        Self { port: own, cut, silent }
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool, silent: &AtomicBool) {
     let mut piece = [0; 16 << 10];
     loop {
-        match from.read(&mut piece) {
+        let read = from.read(&mut piece);
+        while silent.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        match read {
             Ok(read) if read > 0 && !cut.load(Ordering::SeqCst) && to.write_all(&piece[..read]).is_ok() => {}
             _ => break,
         }

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use actum_testkit::postgres::{execute, shared_url};
 use actum_testkit::program::Program;
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -176,17 +177,60 @@ fn empty_and_ambiguous_ids_are_refused() {
     }
 }
 
-fn database(actum: &Program) -> Connection {
-    Connection::open(actum.path(".actum/actum.db")).unwrap()
+/// The database of a project, for tests that damage it.
+enum Database {
+    Sqlite(Connection),
+    Postgres(String),
 }
 
-#[test]
-fn damaged_run_does_not_block_the_others() {
+impl Database {
+    fn of(actum: &Program, url: Option<String>) -> Self {
+        url.map_or_else(|| Self::Sqlite(Connection::open(actum.path(".actum/actum.db")).unwrap()), Self::Postgres)
+    }
+
+    fn forget_text(&self, run: &str) {
+        match self {
+            Self::Sqlite(database) => {
+                let sql = "DELETE FROM run_text WHERE n = (SELECT n FROM run WHERE id = ?1)";
+                assert_eq!(database.execute(sql, [run]).unwrap(), 1);
+            }
+            Self::Postgres(url) => execute(url, &format!("DELETE FROM actum.run_text WHERE id = '{run}'")),
+        }
+    }
+
+    fn set_unknown_state(&self, run: &str) {
+        match self {
+            Self::Sqlite(database) => {
+                database.pragma_update(None, "ignore_check_constraints", true).unwrap();
+                assert_eq!(database.execute("UPDATE run SET state = 'lost' WHERE id = ?1", [run]).unwrap(), 1);
+            }
+            Self::Postgres(url) => execute(url, &format!("UPDATE actum.run SET state = 'lost' WHERE id = '{run}'")),
+        }
+    }
+
+    fn forget_third_event(&self, run: &str) {
+        match self {
+            Self::Sqlite(database) => {
+                let sql = "DELETE FROM run_event WHERE run = (SELECT n FROM run WHERE id = ?1) AND n = 3";
+                assert_eq!(database.execute(sql, [run]).unwrap(), 1);
+            }
+            Self::Postgres(url) => execute(url, &format!("DELETE FROM actum.run_event WHERE run = '{run}' AND n = 3")),
+        }
+    }
+}
+
+/// A project on SQLite, or on PostgreSQL.
+fn stored(is_shared: bool) -> (Program, Option<String>) {
+    let url = is_shared.then(shared_url);
     let actum = project(&[("a", "echo x > $ACTUM_WORK_ITEM_ID")]);
+    (url.iter().fold(actum, |actum, url| actum.on_store(url)), url)
+}
+
+fn damaged_run_blocks_no_other(is_shared: bool) {
+    let (actum, url) = stored(is_shared);
     actum.file("work.yaml", json!([item("one", "a"), item("two", "a")]).to_string());
     let runs = submit(&actum, &[]);
-    let sql = "DELETE FROM run_text WHERE n = (SELECT n FROM run WHERE id = ?1)";
-    assert_eq!(database(&actum).execute(sql, [&runs[0]]).unwrap(), 1);
+    Database::of(&actum, url).forget_text(&runs[0]);
     let check = actum.run(&["store", "check", "--json"]);
     assert_eq!(check.code, 1, "{}", check.stdout);
     assert!(check.stdout.contains("1 of 2 runs"), "{}", check.stdout);
@@ -201,24 +245,41 @@ fn damaged_run_does_not_block_the_others() {
     assert!(actum.path("two").exists() && !actum.path("one").exists());
 }
 
-/// A row whose state is unknown, or a journal that has lost events, is found and hides no other run.
 #[test]
-fn run_with_an_unknown_state_or_lost_events_is_found() {
-    let actum = project(&[("a", "echo x > $ACTUM_WORK_ITEM_ID")]);
+fn damaged_run_blocks_no_other_on_sqlite() {
+    damaged_run_blocks_no_other(false);
+}
+
+#[test]
+fn damaged_run_blocks_no_other_on_postgres() {
+    damaged_run_blocks_no_other(true);
+}
+
+/// A row whose state is unknown, or a journal that has lost events, is found and hides no other run.
+fn unknown_state_and_lost_events_are_found(is_shared: bool) {
+    let (actum, url) = stored(is_shared);
     let (_, first) = one(&actum, item("one", "a"), &[]);
     let (_, second) = one(&actum, item("two", "a"), &[]);
-    let database = database(&actum);
-    database.pragma_update(None, "ignore_check_constraints", true).unwrap();
-    assert_eq!(database.execute("UPDATE run SET state = 'lost' WHERE id = ?1", [id(&first)]).unwrap(), 1);
+    let database = Database::of(&actum, url);
+    database.set_unknown_state(&id(&first));
     let listed = asked(&actum, &["list", "--json"]);
     let row = |run: &str| listed["runs"].as_array().unwrap().iter().find(|row| row["run_id"] == run).cloned().unwrap();
     assert_eq!((&row(&id(&first))["damaged"], &row(&id(&second))["state"]), (&json!(true), &json!("succeeded")));
     assert_eq!(actum.run(&["status"]).code, 0);
     let damaged = || actum.run(&["store", "check", "--json"]);
     assert!(damaged().code == 1 && damaged().stdout.contains("1 of 2 runs"), "{}", damaged().stdout);
-    let lost = "DELETE FROM run_event WHERE run = (SELECT n FROM run WHERE id = ?1) AND n = 3";
-    assert_eq!(database.execute(lost, [id(&second)]).unwrap(), 1);
+    database.forget_third_event(&id(&second));
     assert!(damaged().stdout.contains("2 of 2 runs"), "{}", damaged().stdout);
+}
+
+#[test]
+fn unknown_state_and_lost_events_are_found_on_sqlite() {
+    unknown_state_and_lost_events_are_found(false);
+}
+
+#[test]
+fn unknown_state_and_lost_events_are_found_on_postgres() {
+    unknown_state_and_lost_events_are_found(true);
 }
 
 /// An undone result leaves the history: the same result may be produced again.

@@ -2,6 +2,7 @@
 //! it costs a run.
 
 use std::fs;
+use std::sync::atomic::Ordering;
 
 use actum_testkit::folder::Folder;
 use actum_testkit::objects::{BUCKET, ObjectStore};
@@ -10,6 +11,7 @@ use actum_testkit::program::{Process, Program};
 use serde_json::json;
 
 use super::actum;
+use super::objects::Wire;
 use super::run::{id, item, project};
 use super::runs::{check, define, end, is_over, status, submit, tag, until, worker};
 use super::workspace_hostile::in_own_mounts;
@@ -34,6 +36,36 @@ fn database_away_for_a_moment_costs_nothing() {
     check(&actum, &run, "database away");
     assert_eq!(told(&url, "SELECT epoch::text FROM actum.run"), ["1"]);
     assert_eq!(fs::read_to_string(actum.path("lines")).unwrap(), "x\nx\n");
+}
+
+/// A database that accepts and never answers: a worker that is asked to end does so, and the run is executed later.
+#[test]
+fn worker_ends_also_if_the_database_is_silent() {
+    let cluster = Cluster::start();
+    let url = cluster.create_database();
+    let (front, rest) = url.rsplit_once(':').unwrap();
+    let (port, name) = rest.split_once('/').unwrap();
+    let wire = Wire::from("127.0.0.1", port.parse().unwrap());
+    let actum = actum().on_store(&url);
+    define(&actum, "echo x >> lines; sleep 1");
+    actum.file("work.yaml", "items: [{id: item, agent_id: b, description: d, test_command: 'true'}]\n");
+    let run = submit(&actum, &[]).remove(0);
+    let reached = format!("{front}:{}/{name}", wire.port);
+    let other = Program::new(env!("CARGO_BIN_EXE_actum")).on_store(&reached);
+    let silenced = worker(&other, &["-C", actum.folder().to_str().unwrap()], &[]);
+    until("the agent works", || !Process::with_argument(&tag(&actum)).is_empty());
+    wire.silent.store(true, Ordering::SeqCst);
+    silenced.signal("TERM");
+    // Its end is the proof: the database stays silent until then.
+    let (code, _, errors) = silenced.finish();
+    assert_eq!(code, 0, "{errors:?}");
+    assert!(wire.silent.load(Ordering::SeqCst));
+    assert!(Process::with_argument(&tag(&actum)).is_empty());
+    let second = worker(&actum, &[], &[]);
+    until("the run is over", || is_over(&actum, &run));
+    end(second);
+    check(&actum, &run, "silent database");
+    assert_eq!(fs::read_to_string(actum.path("lines")).unwrap(), "x\n");
 }
 
 /// The helper that makes cells dies in the middle of a run: the run goes back to the queue, and a new helper takes over.

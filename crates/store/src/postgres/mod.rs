@@ -24,6 +24,7 @@ mod write;
 mod dialect;
 
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use actum_ledger::journal::JournalError;
 use deadpool_postgres::Pool;
@@ -32,6 +33,13 @@ use tokio_postgres::error::SqlState;
 
 use crate::Older;
 use crate::queue::{self, Sender};
+
+/// How long the database is waited for. A connection that was silent for longer is closed: what was asked may or may not have
+/// been done, as after any connection that breaks.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+/// How long the end of a process waits for a batch that is on its way.
+const LAST_BATCH_WAIT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// Writes a word that means nothing into the log of the database, and waits until it is on the disk, whatever the default: with
 /// it all that was written before.
@@ -66,10 +74,20 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.sender = None;
-        if let Some(writer) = self.writer.take() {
+        let Some(writer) = self.writer.take() else { return };
+        // The database may be silent: the writer ends by itself then.
+        let until = Instant::now() + LAST_BATCH_WAIT;
+        while !writer.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK_AGAIN_AFTER);
+        }
+        if writer.is_finished() {
             let _ = writer.join();
         }
     }
+}
+
+fn silent() -> JournalError {
+    JournalError::Unavailable(format!("the database did not answer for {} s", ANSWER_WAIT.as_secs()))
 }
 
 /// Whether it is the database's last word that there is no such thing as `FLUSH`, for us: then nothing is committed before it is on

@@ -16,10 +16,11 @@ use actum_ledger::time;
 use actum_ledger::verify::Row;
 use deadpool_postgres::Object;
 use futures_util::TryStreamExt as _;
+use tokio::time::timeout;
 use tokio_postgres::types::ToSql;
 
 use super::write::log_of;
-use super::{FLUSH, Postgres, failed, is_without_flush, not_pooled};
+use super::{ANSWER_WAIT, FLUSH, Postgres, failed, is_without_flush, not_pooled, silent};
 use crate::tree;
 
 type Rows = Vec<tokio_postgres::Row>;
@@ -34,8 +35,18 @@ pub(super) const TENANTS: &str = "WITH RECURSIVE journal (tenant) AS (
     UNION SELECT tenant FROM actum.ledger_log UNION SELECT tenant FROM checkpoint ORDER BY 1";
 
 impl Postgres {
+    /// Asks over a connection of the pool. One that stays silent is closed.
+    async fn ask<T>(&self, ask: impl AsyncFnOnce(&Object) -> Result<T, JournalError>) -> Result<T, JournalError> {
+        let client = self.pool.get().await.map_err(not_pooled)?;
+        let answered = timeout(ANSWER_WAIT, ask(&client)).await;
+        answered.unwrap_or_else(|_| {
+            drop(Object::take(client));
+            Err(silent())
+        })
+    }
+
     pub(super) async fn query(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Rows, JournalError> {
-        query(&self.pool.get().await.map_err(not_pooled)?, sql, values).await
+        self.ask(async |client| query(client, sql, values).await).await
     }
 
     /// The same; nothing if what is stored is not of the form that the question takes for granted.
@@ -44,13 +55,15 @@ impl Postgres {
         sql: &str,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Rows>, JournalError> {
-        let client = self.pool.get().await.map_err(not_pooled)?;
-        let statement = client.prepare_cached(sql).await.map_err(failed)?;
-        match client.query(&statement, values).await {
-            // The class of "data exception".
-            Err(e) if e.code().is_some_and(|state| state.code().starts_with("22")) => Ok(None),
-            rows => rows.map(Some).map_err(failed),
-        }
+        self.ask(async |client| {
+            let statement = client.prepare_cached(sql).await.map_err(failed)?;
+            match client.query(&statement, values).await {
+                // The class of "data exception".
+                Err(e) if e.code().is_some_and(|state| state.code().starts_with("22")) => Ok(None),
+                rows => rows.map(Some).map_err(failed),
+            }
+        })
+        .await
     }
 }
 
@@ -75,7 +88,7 @@ impl Journal for Postgres {
     }
 
     fn rows<'a>(&'a self, tenant: &'a Tenant, range: Range) -> Work<'a, Vec<Row>> {
-        Box::pin(async move { rows(&self.pool.get().await.map_err(not_pooled)?, tenant, &range).await })
+        Box::pin(async move { self.ask(async |client| rows(client, tenant, &range).await).await })
     }
 
     fn log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, Log> {
@@ -99,35 +112,39 @@ impl Journal for Postgres {
 
     fn nodes<'a>(&'a self, tenant: &'a Tenant, wanted: &'a [Node]) -> Work<'a, Vec<Digest>> {
         Box::pin(async move {
-            let client = self.pool.get().await.map_err(not_pooled)?;
-            let mut found = Vec::with_capacity(wanted.len());
-            for &node in wanted {
-                let stretch = tree::stretch(node);
-                let sql = match stretch.level {
-                    0 => {
-                        "SELECT hash FROM ledger_entry WHERE tenant = $1 AND $2::bigint = 0 AND seq >= $3 AND seq < $4 ORDER BY seq"
-                    }
-                    _ => {
-                        "SELECT hash FROM ledger_node WHERE tenant = $1 AND level = $2 AND idx >= $3 AND idx < $4 ORDER BY idx"
-                    }
-                };
-                let (first, end) = (stretch.first as i64, (stretch.first + stretch.count) as i64);
-                let level = i64::from(stretch.level);
-                let hashes = query(&client, sql, &[&tenant.as_str(), &level, &first, &end]).await?;
-                found.push(tree::node(stretch, hashes.iter().map(|row| row.get(0)).collect())?);
-            }
-            Ok(found)
+            self.ask(async |client| {
+                let mut found = Vec::with_capacity(wanted.len());
+                for &node in wanted {
+                    let stretch = tree::stretch(node);
+                    let sql = match stretch.level {
+                        0 => {
+                            "SELECT hash FROM ledger_entry WHERE tenant = $1 AND $2::bigint = 0 AND seq >= $3 AND seq < $4 ORDER BY seq"
+                        }
+                        _ => {
+                            "SELECT hash FROM ledger_node WHERE tenant = $1 AND level = $2 AND idx >= $3 AND idx < $4 ORDER BY idx"
+                        }
+                    };
+                    let (first, end) = (stretch.first as i64, (stretch.first + stretch.count) as i64);
+                    let level = i64::from(stretch.level);
+                    let hashes = query(client, sql, &[&tenant.as_str(), &level, &first, &end]).await?;
+                    found.push(tree::node(stretch, hashes.iter().map(|row| row.get(0)).collect())?);
+                }
+                Ok(found)
+            })
+            .await
         })
     }
 
     fn lineage<'a>(&'a self, tenant: &'a Tenant, ids: &'a [String]) -> Work<'a, Vec<Dependency>> {
         Box::pin(async move {
-            let client = self.pool.get().await.map_err(not_pooled)?;
-            let mut all = Vec::with_capacity(ids.len());
-            for id in ids {
-                all.push(dependency(&client, tenant, id).await?);
-            }
-            Ok(all)
+            self.ask(async |client| {
+                let mut all = Vec::with_capacity(ids.len());
+                for id in ids {
+                    all.push(dependency(client, tenant, id).await?);
+                }
+                Ok(all)
+            })
+            .await
         })
     }
 
@@ -167,12 +184,14 @@ impl Journal for Postgres {
 
     fn settled(&self) -> Work<'_, ()> {
         Box::pin(async move {
-            let client = self.pool.get().await.map_err(not_pooled)?;
-            let flushed = async { client.execute(&client.prepare_cached(FLUSH).await?, &[]).await };
-            match flushed.await {
-                Err(e) if !is_without_flush(&e) => Err(failed(e)),
-                _ => Ok(()),
-            }
+            self.ask(async |client| {
+                let flushed = async { client.execute(&client.prepare_cached(FLUSH).await?, &[]).await };
+                match flushed.await {
+                    Err(e) if !is_without_flush(&e) => Err(failed(e)),
+                    _ => Ok(()),
+                }
+            })
+            .await
         })
     }
 }

@@ -20,6 +20,7 @@ use actum_ledger::state::Last;
 use actum_ledger::time::{self, Moment};
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use tokio_postgres::{Config, Row, Statement};
 
 use super::access::{AccessRows, keeping, token_of};
@@ -27,7 +28,7 @@ use super::rows::Rows;
 use super::run::{Roll, Share, about_runs, keys};
 use super::run_rows::{Key, RunPlan, RunRows};
 use super::spend_rows::{Money, SpendRows, spending};
-use super::{FLUSH, failed, is_to_be_tried_again, is_without_flush, open};
+use super::{ANSWER_WAIT, FLUSH, failed, is_to_be_tried_again, is_without_flush, open, silent};
 use crate::access::{KeepRequest, TOKEN};
 use crate::batch::{Effect, Letter, NotTaken, Refused, decide, decide_all, drafts, left_out};
 use crate::crash;
@@ -47,10 +48,8 @@ pub(super) fn run(config: Config, mut receiver: Receiver) {
         while let Some(batch) = receiver.next().await {
             let mut tries = 1;
             let done = loop {
-                let done = match take(&mut writer, &config).await {
-                    Ok(ready) => ready.commit(&batch.requests).await,
-                    Err(e) => Err(e),
-                };
+                let committed = async { take(&mut writer, &config).await?.commit(&batch.requests).await };
+                let done = timeout(ANSWER_WAIT, committed).await.unwrap_or_else(|_| Err(silent()));
                 if done.is_err() {
                     writer = None;
                 }

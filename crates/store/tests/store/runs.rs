@@ -86,6 +86,35 @@ fn nobody_gets_the_same_on_postgres() {
     nobody_gets_the_same(&Location::Postgres(shared_url()));
 }
 
+/// A renewal that asks for less than is left changes nothing (D-502): also one that a worker sent before its clock went back.
+fn lease_ends_never_go_back(location: &Location) {
+    let (runtime, store) = opened(location);
+    runtime.block_on(async {
+        store.submit(vec![new_run("lease", "r-1")], Vec::new()).await.unwrap();
+        let run = store.claim(claim_of("lease", 1)).await.unwrap().remove(0);
+        let ends = async || store.runs_named(&run.tenant, &run.id).await.unwrap().remove(0).lease_until_ms.unwrap();
+        let first = ends().await;
+        for lease_ms in [0, 1, LONG_MS / 2, 0] {
+            let heard = store.renew("worker-1".into(), lease_ms, vec![held(&run)]).await.unwrap();
+            assert_eq!(heard.len(), 1);
+            assert_eq!(ends().await, first, "{lease_ms} ms");
+        }
+        store.renew("worker-1".into(), 2 * LONG_MS, vec![held(&run)]).await.unwrap();
+        assert!(ends().await > first);
+    });
+}
+
+#[test]
+fn lease_ends_never_go_back_on_sqlite() {
+    let folder = Folder::new();
+    lease_ends_never_go_back(&Location::Sqlite(folder.join("actum.db")));
+}
+
+#[test]
+fn lease_ends_never_go_back_on_postgres() {
+    lease_ends_never_go_back(&Location::Postgres(shared_url()));
+}
+
 /// Whoever has something to tell the log of a tenant waits for his turn at it. A step of a run does not.
 #[test]
 fn a_step_does_not_queue_at_the_log() {
