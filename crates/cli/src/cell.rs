@@ -271,7 +271,7 @@ fn hide_own(
         let lowers = match &grant.from {
             Source::Overlay { lowers, .. } | Source::Layers { lowers } => lowers.as_slice(),
             Source::Folder(folder) => std::slice::from_ref(folder),
-            Source::Same => continue,
+            Source::Same | Source::Outer => continue,
         };
         // Layers and copies that Actum made have nothing to hide; a folder that is shown as it is may have.
         for live in lowers.iter().filter(|lower| !is_own(lower)) {

@@ -44,6 +44,7 @@ mod tool;
 mod ui;
 mod witness;
 mod workspace;
+mod write_layer;
 
 use std::process::ExitCode;
 
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::from(code);
     }
-    if let Some(code) = publisher::serve(&arguments) {
+    if let Some(code) = publisher::serve(&arguments).or_else(|| write_layer::serve(&arguments)) {
         return ExitCode::from(code);
     }
     publisher::install();

@@ -332,6 +332,11 @@ impl Seen {
         links.for_each(|entry| self.add(entry.path()));
     }
 
+    /// Each with what it leads to in the end, if it is a link.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (&Path, Option<&Path>)> {
+        self.paths.iter().map(|(path, was)| (path.as_path(), was.end.as_ref().map(|(end, _)| end.as_path())))
+    }
+
     /// What remains of the right to write in these folders.
     pub(crate) fn grants(&self, writable: &[PathBuf]) -> Vec<(PathBuf, Access)> {
         let mut grants = Vec::new();
@@ -449,7 +454,7 @@ fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Opti
 }
 
 /// Renames what makes a folder a repository of git, at every depth, so that git runs no commands of files that were put aside.
-fn disarm(top: &Path, place: &Path) {
+pub(crate) fn disarm(top: &Path, place: &Path) {
     let mut waiting = vec![place.to_owned()];
     let mut entries = 0;
     while let Some(folder) = waiting.pop() {

@@ -47,6 +47,9 @@ pub struct Grant {
 pub enum Source {
     /// Under the same path.
     Same,
+    /// What the grant around it shows under that path, with other rights. It stays what it is if the machine puts something
+    /// else in the place of what is shown.
+    Outer,
     /// A folder or a file elsewhere.
     Folder(#[serde(with = "path")] PathBuf),
     /// The layers `lowers`, the first on top of the others, with the changes in `upper`. Changes of the cell are written to
@@ -79,6 +82,7 @@ impl Grant {
         let as_it_is = |path, whole| Origin { path, owned_as: Path::new(""), whole };
         match &self.from {
             Source::Same => vec![as_it_is(&self.path, true)],
+            Source::Outer => Vec::new(),
             Source::Folder(folder) => vec![as_it_is(folder, true)],
             Source::Overlay { lowers, upper, .. } => {
                 let (folder, name) = (upper.parent().unwrap_or(upper), upper.file_name().unwrap_or_default());

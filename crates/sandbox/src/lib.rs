@@ -40,7 +40,11 @@ pub use egress::{Credential, Credentials, Decision, Egress, Log, Rules};
 pub use entry::{entry, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{InnerMount, Layers, Unavailable, Way, is_in_use, probe, remedy};
-pub use put::{link_beneath, list_beneath, make_folder_beneath, remove_beneath, symlink_beneath, write_beneath};
+pub use put::{
+    link_beneath, list_beneath, make_folder_beneath, put_folder, put_in_place, remove_all_beneath, remove_beneath,
+    symlink_beneath, write_beneath,
+};
+pub use root::is_without_overlay;
 pub use session::Session;
 pub use spawner::{Ahead, Files, Listeners, News, Running, Signals, Spawner, Stopper, run_alone};
 

@@ -70,3 +70,64 @@ pub fn remove_beneath(top: &Path, inner: &Path) -> io::Result<()> {
         removed => Ok(removed?),
     }
 }
+
+/// Makes a folder beneath `top`, if it is not there, and gives it these rights.
+pub fn put_folder(top: &Path, inner: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    let (above, name) = place(top, inner)?;
+    let is_new = match mkdirat(&above, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::EXIST) => false,
+        Err(e) => return Err(e.into()),
+    };
+    let opened = openat2(&above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)?;
+    // The folder that is open, whatever has its name by now.
+    let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    if std::fs::metadata(&itself)?.mode() & 0o7777 != mode {
+        std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(mode))?;
+    }
+    // Root's commands write in the name of the folder's owner.
+    if is_new && rustix::process::geteuid().is_root() {
+        let owner = rustix::fs::fstat(&above)?;
+        let (user, group) = (rustix::fs::Uid::from_raw(owner.st_uid), rustix::fs::Gid::from_raw(owner.st_gid));
+        rustix::fs::chownat(&above, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Moves a file or a link beneath `from` to the same path beneath `to`, in the place of what file or link is there.
+pub fn put_in_place(from: &Path, to: &Path, inner: &Path) -> io::Result<()> {
+    let (source, name) = place(from, inner)?;
+    let (target, _) = place(to, inner)?;
+    Ok(rustix::fs::renameat(&source, name, &target, name)?)
+}
+
+/// Removes what is at a path beneath `top`, a folder with all that is in it.
+pub fn remove_all_beneath(top: &Path, inner: &Path) -> io::Result<()> {
+    let (above, name) = place(top, inner)?;
+    remove_all(&above, name)
+}
+
+fn remove_all(above: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match unlinkat(above, name, AtFlags::empty()) {
+        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
+        removed => return Ok(removed?),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = match openat2(above, name, flags, Mode::empty(), RESOLVE) {
+        Err(rustix::io::Errno::ACCESS) => {
+            rustix::fs::chmodat(above, name, Mode::from_raw_mode(0o700), AtFlags::empty())?;
+            openat2(above, name, flags, Mode::empty(), RESOLVE)?
+        }
+        opened => opened?,
+    };
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode & 0o7777);
+    if !mode.contains(Mode::RWXU) {
+        rustix::fs::fchmod(&opened, mode | Mode::RWXU)?;
+    }
+    for entry in std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))? {
+        remove_all(&opened, &entry?.file_name())?;
+    }
+    Ok(unlinkat(above, name, AtFlags::REMOVEDIR)?)
+}

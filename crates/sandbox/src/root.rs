@@ -302,6 +302,7 @@ fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
                 (stack(&trees, lowers, &inner.collect::<Vec<_>>())?, None)
             }
             Source::Same | Source::Folder(_) => (trees.pop().ok_or_else(missing)?, None),
+            Source::Outer => (shown_already(&grant.path)?, None),
         };
         let allowed = match grant.access {
             Access::Look | Access::Read => READ_ONLY | HARMLESS,
@@ -320,11 +321,18 @@ fn show_granted(granted: Vec<Granted<'_>>) -> Built<Vec<Written>> {
             (None, _) => make_place(at, is_folder(&tree))?,
         }
         put(tree.as_fd(), at)?;
-        if grant.access > Access::Read {
+        if grant.access > Access::Read && grant.from != Source::Outer {
             written.push(Written::new(grant.path.clone(), kept));
         }
     }
     Ok(written)
+}
+
+/// What the cell sees under a path so far.
+fn shown_already(path: &Path) -> Built<OwnedFd> {
+    let found = call("find", path, find(within(path), OFlags::NOFOLLOW))?;
+    let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    call("copy", path, open_tree(found, "", how))
 }
 
 /// What will cover something in an overlay, and whether that is a folder.
@@ -379,8 +387,15 @@ fn stack(trees: &[OwnedFd], paths: &[PathBuf], inner: &[Inner<'_>]) -> Built<Own
     Ok(merged)
 }
 
+const NOT_MOUNTED: &str = "cannot mount the overlay";
+
 fn not_mounted(e: Errno) -> String {
-    format!("cannot mount the overlay: {}", io::Error::from(e))
+    format!("{NOT_MOUNTED}: {}", io::Error::from(e))
+}
+
+/// Whether a cell was not built because this machine, or a file system, has no overlays for us.
+pub fn is_without_overlay(why: &str) -> bool {
+    why.contains(NOT_MOUNTED)
 }
 
 /// Of what will cover something, where nothing is.
@@ -443,7 +458,12 @@ const FIND_AGAIN_AFTER: Duration = Duration::from_micros(300);
 fn deny(path: &Path, grants: &[Grant]) -> Built<()> {
     let at = within(path);
     // In a stage a program may have made a link under that name. Elsewhere it leads to what was to be denied.
-    let is_staged = grants.iter().any(|grant| grant.from != Source::Same && path.starts_with(&grant.path));
+    let is_live = |grant: &Grant| match &grant.from {
+        Source::Same | Source::Outer => true,
+        Source::Overlay { lowers, .. } => lowers.iter().all(|lower| *lower == grant.path),
+        Source::Folder(_) | Source::Layers { .. } => false,
+    };
+    let is_staged = grants.iter().any(|grant| !is_live(grant) && path.starts_with(&grant.path));
     // Another cell may be renaming a folder on the way to and fro.
     let mut found = find(at, OFlags::NOFOLLOW);
     for _ in 0..FINDS_MAX {

@@ -10,7 +10,7 @@ use actum_api::error;
 use actum_contract::execution::{
     End, Filesystem, FilesystemLevel, GRACE_MS, Host, Network, NetworkLevel, Sandbox as Limits, limit,
 };
-use actum_sandbox::{Ahead, Egress, Files, Log, News, Report, Signals};
+use actum_sandbox::{Ahead, Cell, Egress, Files, Log, News, Report, Rules, Signals, Wall};
 use clap::Args;
 use serde_json::json;
 
@@ -19,9 +19,10 @@ use crate::args::Global;
 use crate::cell::{self, Planned, Wanted};
 use crate::failure::Failure;
 use crate::project::Project;
-use crate::protect::{self, Seen};
+use crate::protect::{self, Seen, Taken};
 use crate::ui::{Out, clean, note};
 use crate::workspace::new_id;
+use crate::write_layer::{Settled, WriteLayers};
 
 #[derive(Debug, Args)]
 #[command(
@@ -87,6 +88,10 @@ pub(crate) struct Sandbox {
     /// Keep hooks and settings that it leaves in folders it may change, which are otherwise put aside
     #[arg(long)]
     keep_protected: bool,
+
+    /// Write to granted folders at once, not when the command has ended: other programs see what it writes meanwhile
+    #[arg(long)]
+    direct: bool,
 
     /// The command and its arguments
     #[arg(last = true, required = true)]
@@ -176,37 +181,37 @@ impl Sandbox {
             programs: None,
             bridge: None,
         };
-        let Planned { cell, rules, writable, seen } = wanted.cell()?;
-        let name = cell.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let ours = || -> std::io::Result<Files> {
-            Ok(Files {
-                input: std::io::stdin().as_fd().try_clone_to_owned()?,
-                output: std::io::stdout().as_fd().try_clone_to_owned()?,
-                errors: std::io::stderr().as_fd().try_clone_to_owned()?,
-            })
-        };
+        let mut planned = wanted.cell()?;
         let input = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
         if input.and_then(|file| file.metadata()).is_ok_and(|found| found.is_dir()) {
             let message = "the input is a folder, from which a command would find its way around";
             return Err(Failure::new(error::USAGE, message).hint("redirect it from a file, or from /dev/null"));
         }
-        let mut was_started = false;
-        let mut egress = None;
+        let id = new_id();
+        let without_layers = planned.cell.clone();
+        let layers = match self.direct {
+            true => WriteLayers::none(planned.writable.clone()),
+            false => WriteLayers::put_over(&mut planned, &id)?,
+        };
+        if !self.direct && !layers.direct.is_empty() {
+            warn_direct(&layers.direct, "another file system is mounted in it", out);
+        }
+        let Planned { cell, rules, writable, seen } = planned;
+        let name = cell.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let _terminal = TerminalSettings::of_input();
-        let signals = Signals::catch();
-        let report = ours().and_then(|files| {
-            let ahead = ahead.map_or_else(|| Ahead::make(false), Ok)?;
-            let mut running = ahead.run(cell, files)?.ended_by(signals?);
-            loop {
-                match running.hear()? {
-                    News::Started => was_started = true,
-                    News::Listening(listeners) => egress = Some(Egress::serve(listeners.way_out, rules.clone())?),
-                    News::Ended(report) => return Ok(report),
-                }
-            }
-        });
-        let log = egress.map(Egress::end).unwrap_or_default();
-        let is_clean = self.keep_protected || put_aside(&writable, &seen, out);
+        let mut ran = Ran::run(cell, &rules, ahead);
+        let (mut direct, has_layers) = (layers.direct.clone(), !layers.is_empty());
+        let mut settled = layers.settle(self.keep_protected, &id);
+        if let Ok(Report { ended: actum_sandbox::Ended::NotBuilt(why), .. }) = &ran.report
+            && (actum_sandbox::is_without_overlay(why) || has_layers && without_layers.weaker.contains(&Wall::Owners))
+        {
+            warn_direct(&writable, why, out);
+            (direct, settled) = (writable, Settled::default());
+            ran = Ran::run(without_layers, &rules, None);
+        }
+        let Ran { report, was_started, log } = ran;
+        let is_clean = self.keep_protected || put_aside(&direct, &seen, out);
+        let is_clean = report_settled(&settled, out) && is_clean;
         match report {
             Ok(report) => {
                 let code = tell(&report, &log, &name, &limits, out);
@@ -222,6 +227,45 @@ impl Sandbox {
                 Ok(NO_SANDBOX)
             }
         }
+    }
+}
+
+fn warn_direct(folders: &[PathBuf], why: &str, out: &Out) {
+    let folders: Vec<String> = folders.iter().map(|path| path.display().to_string()).collect();
+    out.warn(&format!("{}: changes are written directly: {why}", folders.join(", ")));
+}
+
+/// A cell that was run.
+struct Ran {
+    report: std::io::Result<Report>,
+    was_started: bool,
+    log: Log,
+}
+
+impl Ran {
+    fn run(cell: Cell, rules: &Rules, ahead: Option<Ahead>) -> Self {
+        let ours = || -> std::io::Result<Files> {
+            Ok(Files {
+                input: std::io::stdin().as_fd().try_clone_to_owned()?,
+                output: std::io::stdout().as_fd().try_clone_to_owned()?,
+                errors: std::io::stderr().as_fd().try_clone_to_owned()?,
+            })
+        };
+        let mut was_started = false;
+        let mut egress = None;
+        let signals = Signals::catch();
+        let report = ours().and_then(|files| {
+            let ahead = ahead.map_or_else(|| Ahead::make(false), Ok)?;
+            let mut running = ahead.run(cell, files)?.ended_by(signals?);
+            loop {
+                match running.hear()? {
+                    News::Started => was_started = true,
+                    News::Listening(listeners) => egress = Some(Egress::serve(listeners.way_out, rules.clone())?),
+                    News::Ended(report) => return Ok(report),
+                }
+            }
+        });
+        Self { report, was_started, log: egress.map(Egress::end).unwrap_or_default() }
     }
 }
 
@@ -267,7 +311,12 @@ fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) -> bool {
         return true;
     }
     let (taken, is_partial) = protect::take_away(writable, seen, &new_id());
-    for one in &taken {
+    report_taken(&taken, is_partial || seen.is_partial, out)
+}
+
+/// Returns false if some of it is still where other programs obey it.
+fn report_taken(taken: &[Taken], is_partial: bool, out: &Out) -> bool {
+    for one in taken {
         let now =
             one.now.as_ref().map_or("AND COULD NOT BE MOVED".to_owned(), |now| format!("and is now {}", now.display()));
         out.warn(&format!("{} was made by the command, is obeyed by other programs, {now}", one.path.display()));
@@ -275,10 +324,23 @@ fn put_aside(writable: &[PathBuf], seen: &Seen, out: &Out) -> bool {
     if !taken.is_empty() {
         out.warn("--keep-protected leaves such files where they are");
     }
-    if is_partial || seen.is_partial {
+    if is_partial {
         out.warn("there are too many files to look at all of them: some that are obeyed by others may have been left");
     }
     taken.iter().all(|one| one.now.is_some())
+}
+
+/// Returns false if not all that the command wrote is in its place.
+fn report_settled(settled: &Settled, out: &Out) -> bool {
+    let is_clean = report_taken(&settled.taken, settled.is_partial, out);
+    for (path, now) in &settled.conflicts {
+        let version = now.as_ref().map_or("removed it".to_owned(), |now| format!("wrote {}", now.display()));
+        out.warn(&format!("{} was changed by others meanwhile and is kept; the command {version}", path.display()));
+    }
+    for (path, why) in &settled.left {
+        out.warn(&format!("{} could not be put in place: {why}", path.display()));
+    }
+    is_clean && settled.conflicts.is_empty() && settled.left.is_empty()
 }
 
 /// Says what the exit code alone does not say.
