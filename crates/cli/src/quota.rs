@@ -1,6 +1,6 @@
-//! How much each tenant and each token keeps, against the quotas of `[server]`. A tenant's entries, contents and files of runs are
-//! counted; of a token, what it has sent. Counted again after a while, and between two counts by what was sent. Called by
-//! whoever serves; decides before a command runs, and never removes anything.
+//! How much each tenant and each token keeps, against the quotas of `[server]`. Of a tenant, entries, dead letters, kept
+//! answers, contents and files of runs are counted; of a token, what it has sent. Counted again after a while, and between
+//! two counts by what was sent. Called by whoever serves; decides before a command runs, and never removes anything.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,8 @@ pub(crate) struct StorageQuotas {
 struct TenantCount {
     files_bytes: u64,
     entries_bytes: u64,
+    /// Dead letters and kept answers.
+    beside_bytes: u64,
     /// Entries from here on are not counted yet.
     next_entry: u64,
     /// Sent since.
@@ -73,7 +75,8 @@ impl StorageQuotas {
             Some(until) if Instant::now() < until => known,
             _ => self.count(tenant, known)?,
         };
-        let used_bytes = count.files_bytes.saturating_add(count.entries_bytes).saturating_add(count.sent_bytes);
+        let parts = [count.files_bytes, count.entries_bytes, count.beside_bytes, count.sent_bytes];
+        let used_bytes = parts.into_iter().fold(0, u64::saturating_add);
         Ok(StorageUse { used_bytes, quota_bytes })
     }
 
@@ -83,6 +86,7 @@ impl StorageQuotas {
         let count = TenantCount {
             files_bytes: files_bytes(&self.root, tenant),
             entries_bytes: known.entries_bytes.saturating_add(bytes),
+            beside_bytes: self.waiter.wait(self.store.bytes_beside_log(tenant))?,
             next_entry,
             sent_bytes: 0,
             until: Some(Instant::now() + COUNT_EVERY.max(begun.elapsed() * COUNT_SHARE)),

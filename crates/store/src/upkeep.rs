@@ -39,6 +39,9 @@ pub trait Upkeep: Send + Sync {
     /// Returns the bytes of a tenant's entries from a position on, and the position behind the last of them.
     fn entry_bytes<'a>(&'a self, tenant: &'a Tenant, from: u64) -> Work<'a, (u64, u64)>;
 
+    /// Returns the bytes of a tenant's dead letters and kept answers.
+    fn bytes_beside_log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, u64>;
+
     /// What waits for workers, and what they hold.
     fn queue(&self, now_ms: i64) -> Work<'_, Queue>;
 

@@ -56,6 +56,9 @@ pub(crate) fn run() -> bool {
     };
     report.tests("tests", &mut command, &mut std::io::stdout());
     report.tests("tests by way of a server", &mut by_way_of_a_server(), &mut std::io::stdout());
+    if is_root() {
+        report.tests("tests as an ordinary user", &mut as_ordinary_user(), &mut std::io::stdout());
+    }
     drop(cluster);
     report.check("generated files", generate::check);
     report.check("demo", demo::check);
@@ -73,6 +76,30 @@ fn by_way_of_a_server() -> Command {
         command.args(["--skip", name]);
     }
     command.env(through::MODE, "server").env(verifiers::FOLDER, Verifiers::place());
+    command
+}
+
+/// Families that are run once more as an ordinary user, if all others were run as root. Those of the sandbox change the
+/// user themselves.
+const OF_ORDINARY_USER: [&str; 8] =
+    ["obeyed::", "reload::", "trust::", "receipt::", "terminal::", "paths::", "witness::", "own_folders::"];
+
+/// The verifiers of others are installed where root keeps such things; what they read does not depend on the user.
+const NOT_OF_ORDINARY_USER: [&str; 3] = ["receipt::in_toto", "receipt::securesystemslib", "receipt::sigstore"];
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
+}
+
+fn as_ordinary_user() -> Command {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/as_nobody.sh");
+    let mut command = program::cargo();
+    command.args(["test", "--package", "actum", "--locked", "--no-fail-fast", "--test", "e2e", "--config"]);
+    command.arg(format!("target.'cfg(all())'.runner = ['unshare', '-m', 'sh', '{script}']"));
+    command.arg("--").args(OF_ORDINARY_USER);
+    for name in NOT_OF_ORDINARY_USER {
+        command.args(["--skip", name]);
+    }
     command
 }
 

@@ -68,6 +68,15 @@ impl Upkeep for Postgres {
         })
     }
 
+    fn bytes_beside_log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, u64> {
+        Box::pin(async move {
+            let sql =
+                "SELECT (SELECT coalesce(sum(octet_length(document)), 0) FROM dead_letter WHERE tenant = $1)::bigint
+                            + (SELECT coalesce(sum(octet_length(body)), 0) FROM kept_answer WHERE tenant = $1)::bigint";
+            Ok(self.query(sql, &[&tenant.as_str()]).await?.first().map_or(0, |row| row.get::<_, i64>(0) as u64))
+        })
+    }
+
     fn check_spend(&self) -> Work<'_, Check> {
         Box::pin(async move {
             let client = open::connect(&self.config).await?;

@@ -48,6 +48,15 @@ impl Upkeep for Sqlite {
         })
     }
 
+    fn bytes_beside_log<'a>(&'a self, tenant: &'a Tenant) -> Work<'a, u64> {
+        Box::pin(async move {
+            let sql = "SELECT (SELECT coalesce(sum(length(document)), 0) FROM dead_letter WHERE tenant = ?1)
+                            + (SELECT coalesce(sum(length(body)), 0) FROM kept_answer WHERE tenant = ?1)";
+            let bytes = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(0)? as u64);
+            self.connect()?.query_row(sql, [tenant.as_str()], bytes).map_err(failed)
+        })
+    }
+
     fn check_spend(&self) -> Work<'_, Check> {
         Box::pin(async move {
             let mut connection = self.connect()?;

@@ -25,6 +25,7 @@ fn goes(location: &Location) {
         let bad = submission(json!({"tenantId": "t", "no": "entry"}));
         assert!(matches!(store.append(bad).await.unwrap(), Outcome::Refused(_)));
         assert!(matches!(store.append(submission(signal("t", "s"))).await.unwrap(), Outcome::Created { .. }));
+        let beside = store.bytes_beside_log(&t).await.unwrap();
         let old = Forget { answers_before_ms: Some(1_000 + ANSWERS - 1), letters_before_ns: Some(i64::MAX), dry: true };
         let all = Forgotten { answers: ANSWERS as u64 - 1, letters: 1 };
         assert_eq!(store.forget(Forget::default()).await.unwrap(), Forgotten::default());
@@ -36,6 +37,10 @@ fn goes(location: &Location) {
         assert!(store.kept(&t, "token", "key-0").await.unwrap().is_none());
         assert!(store.kept(&t, "token", &format!("key-{}", ANSWERS - 1)).await.unwrap().is_some());
         assert!(store.dead_letters(None, 10).await.unwrap().is_empty());
+        // The letter and all answers but the newest, of two bytes, are gone.
+        let left = store.bytes_beside_log(&t).await.unwrap();
+        assert!(left == 2 && beside > 2 * ANSWERS as u64, "{beside} → {left}");
+        assert_eq!(store.bytes_beside_log(&tenant("other")).await.unwrap(), 0);
         assert_eq!(store.log(&t).await.unwrap().frontier.size(), 1, "the ledger is what it was");
     });
 }
