@@ -28,6 +28,9 @@ const SHOWN_BYTES_MAX: usize = 256 << 10;
 
 const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
 
+/// Where a request is while somebody's decision is put on record.
+const DECIDING: &str = "deciding";
+
 /// What somebody wants to do.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
@@ -37,8 +40,11 @@ pub(crate) struct Request<'a> {
     pub wants: Vec<String>,
     /// Everything that was agreed on; only its digest is kept.
     pub agreed: &'a Value,
-    /// What a person has to see to decide. Kept without secrets, and only the beginning if it is long.
+    /// What a person has to see to decide. Refused if a part of it would have to be left out: what cannot be seen cannot be
+    /// agreed to.
     pub shown: Value,
+    /// Fields from the project's own configuration, shown without secrets. Null if there are none.
+    pub configured: Value,
     /// Fields of the same that a person has to see exactly as they are, such as a diff. Null if there are none.
     pub exact: Value,
 }
@@ -117,18 +123,20 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
     // First of all: what is decided meanwhile is then found where it went.
     // What nobody answered in time is not asked any more.
-    for (path, _) in all(home, "pending")?.iter().filter(|(_, value)| is_past(value, now)) {
-        let _ = fs::remove_file(path);
+    for state in ["pending", DECIDING] {
+        for (path, _) in all(home, state)?.iter().filter(|(_, value)| is_past(value, now)) {
+            let _ = fs::remove_file(path);
+        }
     }
     let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
-    if let Some(id) = taken(home, request)? {
-        return Ok(id);
-    }
     if let Some((_, value)) = all(home, "denied")?.into_iter().find(|(_, value)| is_ours(value)) {
         let message = format!("{} asked for {}, and a person said no", request.tool, request.wants.join(" and "));
         return Err(Failure::new(error::APPROVAL_DENIED, message)
             .details(json!({"approval_id": value["id"], "until": value["expires_at"]}))
             .hint("ask for less, or ask again when that has expired"));
+    }
+    if let Some(id) = taken(home, request)? {
+        return Ok(id);
     }
     let id = match waiting {
         Some((_, value)) => value["id"].as_str().unwrap_or_default().to_owned(),
@@ -137,7 +145,7 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
             let expires = now + SignedDuration::from_mins(MINUTES);
             let value = json!({
                 "id": id, "binding": binding, "tool_id": request.tool, "tenant": request.tenant.as_str(), "wants": request.wants,
-                "call": call(request), "requested_at": now.to_string(), "expires_at": expires.to_string(),
+                "call": call(request)?, "requested_at": now.to_string(), "expires_at": expires.to_string(),
             });
             save(&folder(home, "pending")?.join(format!("{id}.json")), &value)?;
             id
@@ -149,24 +157,63 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
         .hint(format!("`actum approve {id}` agrees; then run the command again")))
 }
 
-/// Returns what a person sees of the call.
-fn call(request: &Request<'_>) -> Value {
-    let mut call = redacted(&request.shown);
-    if let (Value::Object(call), Value::Object(exact)) = (&mut call, &request.exact) {
-        call.extend(exact.clone());
+/// Returns what a person sees of the call. Fails if that would not be all of it: a command could be hidden in what looks like
+/// a secret, or behind what is too long.
+fn call(request: &Request<'_>) -> Result<Value, Failure> {
+    let mut call = request.shown.clone();
+    let length = call.to_string().len();
+    if length > SHOWN_BYTES_MAX {
+        let message = format!(
+            "{} asks for an approval of {length} bytes, more than the {SHOWN_BYTES_MAX} that are shown",
+            request.tool
+        );
+        return Err(Failure::new(error::INPUT, message).hint("ask for less at once"));
     }
-    call
+    if has_secret(&call) {
+        let message = format!(
+            "{} asks for an approval of a call with a secret in it, which could not be shown whole",
+            request.tool
+        );
+        return Err(Failure::new(error::INPUT, message)
+            .hint("name the secret by a reference, such as env:NAME, or take it out of the text"));
+    }
+    let configured = redacted(&request.configured);
+    for more in [&configured, &request.exact] {
+        if let (Value::Object(call), Value::Object(more)) = (&mut call, more) {
+            call.extend(more.clone());
+        }
+    }
+    Ok(call)
 }
 
-/// What is kept is without secrets.
-fn redacted(value: &Value) -> Value {
-    let length = value.to_string().len();
-    if length > SHOWN_BYTES_MAX {
-        let beginning: String = value.to_string().chars().take(1_000).collect();
-        return json!({"beginning": redacted(&Value::String(beginning)), "bytes": length});
+/// Whether a text in a value looks as if it held a secret.
+fn has_secret(value: &Value) -> bool {
+    match value {
+        Value::String(text) => Redactor::default().redact(text.as_bytes()).1 > 0,
+        Value::Array(items) => items.iter().any(has_secret),
+        Value::Object(fields) => fields.values().any(has_secret),
+        _ => false,
     }
-    let (text, _) = Redactor::default().redact(value.to_string().as_bytes());
-    serde_json::from_slice(&text).unwrap_or(Value::Null)
+}
+
+/// The same value without secrets in its texts.
+fn redacted(value: &Value) -> Value {
+    match value {
+        Value::String(text) => {
+            let (text, _) = Redactor::default().redact(text.as_bytes());
+            String::from_utf8_lossy(&text).into_owned().into()
+        }
+        Value::Array(items) => items.iter().map(redacted).collect(),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| {
+                // A name tells that the value is a secret.
+                let is_secret = value.as_str().is_some_and(|text| has_secret(&format!("{name}={text}").into()));
+                (name.clone(), if is_secret { "[REDACTED]".into() } else { redacted(value) })
+            };
+            fields.iter().map(field).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 /// Everything there is, with its state.
@@ -230,11 +277,19 @@ pub(crate) fn decide(
     value["expires_at"] = (now + SignedDuration::from_mins(minutes.unwrap_or(MINUTES))).to_string().into();
     let state = if agreed { "approved" } else { "denied" };
     let name = path.file_name().unwrap_or_default().to_owned();
-    let place = folder(home, state)?.join(name);
+    let place = folder(home, state)?.join(&name);
     let mut told = value.clone();
     told["state"] = state.into();
-    tell(&told)?;
-    save(&place, &value)?;
-    fs::remove_file(&path).map_err(|e| Failure::of_io(format!("cannot remove {}: {e}", path.display()), &e))?;
+    // Whoever moves it away decides; everybody else finds it gone.
+    let claimed = folder(home, DECIDING)?.join(&name);
+    if fs::rename(&path, &claimed).is_err() {
+        let failure = Failure::new(error::NOT_FOUND, format!("somebody else has decided about {id:?} meanwhile"));
+        return Err(failure.hint("`actum approvals list` shows how"));
+    }
+    if let Err(failure) = tell(&told).and_then(|()| save(&place, &value)) {
+        let _ = fs::rename(&claimed, &path);
+        return Err(failure);
+    }
+    let _ = fs::remove_file(&claimed);
     Ok(told)
 }

@@ -137,8 +137,13 @@ impl Wanted<'_> {
                     if !self.config.dependencies.contains(&folder) {
                         packages.push(found);
                     }
-                    if folder.ends_with("bin") {
-                        path = format!("{}:{path}", folder.display());
+                    // What is found first is never what a run could have put there.
+                    match folder.ends_with("bin") {
+                        true if folder.starts_with(project) || folder.starts_with(&self.root) => {
+                            path = format!("{path}:{}", folder.display());
+                        }
+                        true => path = format!("{}:{path}", folder.display()),
+                        false => {}
                     }
                 }
             }

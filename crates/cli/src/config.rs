@@ -238,6 +238,7 @@ impl Reader {
             }
         }
         self.note_secret_files(value);
+        self.note_recordings(value);
         config.files = std::mem::take(&mut self.files);
         config
     }
@@ -330,6 +331,14 @@ impl Reader {
         }
     }
 
+    /// Notes the files that providers answer from and record to.
+    fn note_recordings(&mut self, document: &Value) {
+        let providers = document.get("providers").and_then(Value::as_object);
+        let fields = providers.into_iter().flat_map(|providers| providers.values());
+        let named = fields.flat_map(|provider| ["file", "record"].map(|key| provider.get(key).and_then(Value::as_str)));
+        named.flatten().for_each(|path| self.note_file(path));
+    }
+
     /// Notes the files that secrets are read from, wherever they are named.
     fn note_secret_files(&mut self, value: &Value) {
         match value {
@@ -399,7 +408,10 @@ impl Reader {
                         }
                     }
                 }
-                "dependencies" => config.dependencies = self.texts(value, key, at).into_iter().map(expand).collect(),
+                "dependencies" => {
+                    let folders = self.texts(value, key, at).into_iter();
+                    config.dependencies = folders.map(|text| self.root.join(expand(text))).collect();
+                }
                 "hosts" => {
                     let Some(names) = self.table(value, key, at) else { continue };
                     for (name, address) in names {

@@ -47,19 +47,26 @@ pub(crate) struct Publishing<'a> {
 /// The files of the project that Actum reads because `actum.toml` names them, and `actum.toml` itself.
 pub(crate) struct OwnFiles {
     files: Vec<PathBuf>,
-    /// Expected outputs of tools.
-    golden: PathBuf,
+    /// Folders with all that is in them: expected outputs of tools, and what cells find programs in.
+    folders: Vec<PathBuf>,
+    /// Programs that trusted agents start, seen from the workspace.
+    programs: Vec<PathBuf>,
 }
 
 impl OwnFiles {
     pub(crate) fn of(root: &Path, config: &Config) -> Self {
         let mut files: Vec<PathBuf> = config.files.iter().map(|file| root.join(file)).collect();
         files.push(root.join(crate::active_config::NAME));
-        files.extend(config.agents.values().flat_map(|config| programs_with_secrets(root, &config.agent)));
+        let trusted = || config.agents.values().filter(|config| is_trusted(&config.agent));
+        let words = trusted().flat_map(|config| words_of(&config.agent));
+        let programs: Vec<PathBuf> = words.map(|word| plain(Path::new(word))).collect();
+        files.extend(programs.iter().map(|word| root.join(word)).filter(|path| path.is_file()));
         // What is a link, or behind one, is in the file that it leads to.
         let real: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
         files.extend(real);
-        Self { files, golden: root.join("tools/golden") }
+        let mut folders = vec![root.join("tools/golden")];
+        folders.extend(config.sandbox.dependencies.iter().filter(|folder| folder.starts_with(root)).cloned());
+        Self { files, folders, programs }
     }
 
     /// Whether Actum obeys a path of a workspace.
@@ -67,21 +74,32 @@ impl OwnFiles {
         // Also a folder or link above one of them: replaced, it leads to another file.
         let is_ours = |path: PathBuf| {
             self.files.iter().any(|file| file.starts_with(&path))
-                || path.starts_with(&self.golden)
-                || self.golden.starts_with(&path)
+                || self.folders.iter().any(|folder| path.starts_with(folder) || folder.starts_with(&path))
         };
-        protect::is_own(path) || workspace.is_some_and(|folder| is_ours(folder.join(path)))
+        protect::is_own(path)
+            || self.programs.iter().any(|program| program.starts_with(path))
+            || workspace.is_some_and(|folder| is_ours(folder.join(path)))
     }
 }
 
-/// Returns the files of the project that an agent with secrets runs: changed, they would have its secrets.
-fn programs_with_secrets(root: &Path, agent: &Agent) -> Vec<PathBuf> {
+/// Whether an agent has secrets, or sees more of the machine than others: changed, its programs would have the same.
+fn is_trusted(agent: &Agent) -> bool {
     let is_reference = |value: &String| value.starts_with("env:") || value.starts_with("file:");
-    if !agent.environment.values().any(is_reference) {
-        return Vec::new();
-    }
-    let AgentKind::Command { command, .. } = &agent.kind else { return Vec::new() };
-    command.iter().map(|word| root.join(word)).filter(|path| path.is_file()).collect()
+    agent.environment.values().any(is_reference) || agent.filesystem == "elevated" || agent.network == "open"
+}
+
+/// Returns the words of an agent's command that may name a file.
+fn words_of(agent: &Agent) -> impl Iterator<Item = &String> {
+    let command = match &agent.kind {
+        AgentKind::Command { command, .. } => command.as_slice(),
+        _ => &[],
+    };
+    command.iter().filter(|word| !word.is_empty())
+}
+
+/// A path without `.` in it.
+fn plain(path: &Path) -> PathBuf {
+    path.components().filter(|part| *part != std::path::Component::CurDir).collect()
 }
 
 /// Changes of files that programs obey.
@@ -185,6 +203,7 @@ pub(crate) fn require(publishing: &Publishing<'_>, confirmed: Option<&str>, out:
         tenant: &tenant,
         wants: obeyed.paths().iter().map(|path| format!("to change {}", clean(path))).collect(),
         agreed: &agreed,
+        configured: Value::Null,
         exact: json!({"paths": obeyed.paths(), "diff": diff}),
         shown: json!({
             "source": protect::remark_on(deltas(publishing.changes).map(|change| change.path.as_path())),

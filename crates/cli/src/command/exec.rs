@@ -315,6 +315,7 @@ impl Run<'_> {
             wants,
             agreed: &self.agreed,
             shown,
+            configured: Value::Null,
             exact: Value::Null,
         };
         let id = approval::take(&self.project.folder()?, &request)?;

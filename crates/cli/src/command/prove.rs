@@ -425,7 +425,7 @@ impl Replay {
             (true, false) => path.parent().unwrap_or(Path::new(".")).to_owned(),
             _ => {
                 let run = open.run(&self.run)?;
-                may_again(&open, &run, false)?;
+                may_again(&open, &run, false, &Value::Null)?;
                 open.left_by(&run)?.path("")
             }
         };

@@ -61,7 +61,7 @@ impl Resume {
         let open = Open::new(project, out)?;
         let row = open.run(&self.run)?;
         open.waiter.checked_time(&open.tenant)?;
-        may_again(&open, &row, self.fork)?;
+        may_again(&open, &row, self.fork, &self.contract.asked(intent))?;
         let still = hold_kept_result(&open, &row)?;
         // Read again under the lock: `apply` may have been first.
         let row = if still.is_some() { open.run(&row.id)? } else { row };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actum_api::error;
+use actum_contract::Intent;
 use actum_contract::agent::Agent;
 use actum_contract::digest::Digest;
 use actum_contract::work::{self, BadWork, Work, WorkItem, levels, with_dependencies};
@@ -80,6 +81,11 @@ pub(crate) struct Requested {
 }
 
 impl Requested {
+    /// Returns what is asked for, as it stands on the command line.
+    pub(crate) fn asked(&self, intent: Intent) -> Value {
+        json!({"profile": self.profile, "set": self.set, "intent": format!("{intent:?}")})
+    }
+
     pub(crate) fn read(&self) -> Result<Partial, Failure> {
         let profile = self.profile.iter().map(|p| format!("profile={p}"));
         let words: Vec<_> = profile.chain(self.set.iter().cloned()).collect();
@@ -128,7 +134,9 @@ impl Run {
             None => WorkPlace::Folder(folder_of(&self.file, &document, &work, &project, self.allow_workspace)?),
         };
         let contract = self.agreed(&work, &document)?;
-        let items = self.with_agents(items, &json!(work.workspace), &project, &document)?;
+        let under = json!({"contract": contract.hash.to_hex(), "draft": self.dry_run});
+        let items =
+            self.with_agents(items, &json!({"workspace": work.workspace, "under": under}), &project, &document)?;
         // Before there are threads, which would get them instead.
         let signals = signals(global)?;
         let open = Open::new(project, out)?;
@@ -194,7 +202,7 @@ impl Run {
     fn with_agents(
         &self,
         items: Vec<WorkItem>,
-        workspace: &Value,
+        of: &Value,
         project: &Project,
         document: &Document,
     ) -> Result<Vec<(WorkItem, Agent)>, Failure> {
@@ -225,7 +233,7 @@ impl Run {
                     None => failure,
                 });
             };
-            approve(project, agent, &item, workspace)?;
+            approve(project, agent, &item, of)?;
             found.push((item, agent.clone()));
         }
         Ok(found)
@@ -233,8 +241,9 @@ impl Run {
 }
 
 /// Whether what a run was agreed on may be done once more, by whoever asks now. Another execution is agreed to anew, and an
-/// agent is the project's to offer: one that is offered no longer, or is another by now, is not gone on with for others.
-pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), Failure> {
+/// agent is the project's to offer: one that is offered no longer, or is another by now, is not gone on with for others. `under`: what
+/// is asked for beside what was agreed on.
+pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool, under: &Value) -> Result<(), Failure> {
     // What cannot be read is refused by whoever is to execute it.
     let Ok(agreement) = actum_engine::read_without_contract(&run.metadata) else { return Ok(()) };
     let (project, id) = (&open.project, &agreement.work_item.agent_id);
@@ -249,7 +258,7 @@ pub(crate) fn may_again(open: &Open, run: &Row, is_another: bool) -> Result<(), 
     }
     // At the keyboard the user goes on with what the user has agreed to.
     match is_another || project.seat().is_some() {
-        true => approve(project, &agreement.agent, &agreement.work_item, &json!({"run": run.id})),
+        true => approve(project, &agreement.agent, &agreement.work_item, &json!({"run": run.id, "under": under})),
         false => Ok(()),
     }
 }
@@ -276,7 +285,8 @@ fn trace_of(project: &Project) -> Option<String> {
 }
 
 /// Fails unless a person has agreed to the levels of an agent that wait for one. Over a server the agreement is bound to all that
-/// the agent is to do and to the caller; at the keyboard, to the agent. `of`: the workspace, or the run that is gone on with.
+/// the agent is to do and to the caller; at the keyboard, to the agent. `of`: the workspace, or the run that is gone on with, and
+/// the contract that is in force.
 fn approve(project: &Project, agent: &Agent, item: &WorkItem, of: &Value) -> Result<(), Failure> {
     let mut wants = Vec::new();
     if agent.filesystem == "elevated" {
@@ -290,17 +300,25 @@ fn approve(project: &Project, agent: &Agent, item: &WorkItem, of: &Value) -> Res
     }
     let id = &item.agent_id;
     let definition = serde_json::to_value(agent).unwrap_or(Value::Null);
+    let configured = json!({"definition": definition});
     let (agreed, shown) = match project.seat() {
-        None => (definition.clone(), json!({"agent": id, "definition": definition})),
+        None => (definition, json!({"agent": id})),
         Some(_) => {
-            let by = submitter(project);
-            let whole = json!({"definition": definition, "work_item": item, "of": of, "submitted_by": by});
-            (whole.clone(), json!({"agent": id, "request": whole}))
+            let whole = json!({"work_item": item, "of": of, "submitted_by": submitter(project)});
+            let shown = json!({"agent": id, "request": whole});
+            (json!({"definition": definition, "request": whole}), shown)
         }
     };
     let tenant = project.tenant()?;
-    let request =
-        Request { tool: format!("agent:{id}"), tenant: &tenant, wants, agreed: &agreed, shown, exact: Value::Null };
+    let request = Request {
+        tool: format!("agent:{id}"),
+        tenant: &tenant,
+        wants,
+        agreed: &agreed,
+        shown,
+        configured,
+        exact: Value::Null,
+    };
     approval::take(&project.folder()?, &request).map(drop)
 }
 

@@ -453,6 +453,7 @@ impl Till {
             wants: vec![format!("up to {amount} {currency}")],
             agreed: &agreed,
             shown,
+            configured: serde_json::Value::Null,
             exact: serde_json::Value::Null,
         };
         loop {

@@ -625,6 +625,7 @@ impl Setting {
             wants,
             agreed: &agreed,
             shown,
+            configured: Value::Null,
             exact: Value::Null,
         };
         let mut is_told = false;

@@ -352,6 +352,7 @@ fn change(shelf: &Shelf, project: &Project, read: &Read, by: &By) -> Result<Opti
                 wants,
                 agreed: &agreed,
                 shown,
+                configured: Value::Null,
                 exact: Value::Null,
             };
             change.approval = Some(approval::take(&project.folder()?, &request)?);
