@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::approval::{self, Request};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::obeyed_place::Place;
 use crate::protect::{self, ObeyedChanges};
 use crate::run::{ADMISSION, Open};
 use crate::terminal::Marker;
@@ -120,7 +121,7 @@ impl Obeyed {
         let found = ObeyedChanges::find(
             publishing.blobs,
             trees,
-            (publishing.folder, Some(publishing.onto)),
+            (Place { folder: publishing.folder, root: &root }, Some(publishing.onto)),
             publishing.changes,
             ADMISSION,
         )?;

@@ -25,6 +25,7 @@ mod log;
 mod metrics;
 mod model;
 mod obeyed;
+mod obeyed_place;
 mod progress;
 mod project;
 mod protect;

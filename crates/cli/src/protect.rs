@@ -19,7 +19,8 @@ use actum_workspace::{Change, Kind, Node, TreePath, deltas, linked_paths, steeri
 
 use crate::failure::Failure;
 use crate::obeyed::{self, ObeyedKind, ObeyedName};
-use crate::run::{ADMISSION, LINKS_ARE_FOLLOWED, REPOSITORIES_ARE_OBEYED};
+use crate::obeyed_place::Place;
+use crate::run::{ADMISSION, LINKS_ARE_FOLLOWED, PLACE_COUNTS, REPOSITORIES_ARE_OBEYED};
 use crate::ui::clean;
 
 /// In a repository's own folder: what makes git run something or look elsewhere.
@@ -93,16 +94,18 @@ fn is(name: &OsStr, names: &[&str]) -> bool {
 pub(crate) struct ObeyedChanges {
     behind: Vec<PathBuf>,
     steering: HashSet<TreePath>,
+    /// The path of the workspace within its project.
+    inside: PathBuf,
     rules: u64,
 }
 
 impl ObeyedChanges {
-    /// Looks at the changes from `before` to `after`, by the rules of admission of a version. `folder`: the workspace, if it is a
-    /// folder. `onto`: what they are published onto, if that is another state.
+    /// Looks at the changes from `before` to `after`, by the rules of admission of a version. `onto`: what they are published onto,
+    /// if that is another state.
     pub(crate) fn find(
         blobs: &dyn Blobs,
         [before, after]: [Digest; 2],
-        (folder, onto): (Option<&Path>, Option<Digest>),
+        (place, onto): (Place<'_>, Option<Digest>),
         changes: &[Change],
         rules: u64,
     ) -> Result<Self, Failure> {
@@ -110,7 +113,8 @@ impl ObeyedChanges {
             true => steering_changes(blobs, after, changes)?,
             false => Vec::new(),
         };
-        let behind = match rules >= LINKS_ARE_FOLLOWED {
+        let folder = place.folder;
+        let mut behind = match rules >= LINKS_ARE_FOLLOWED {
             true if changes.is_empty() => Vec::new(),
             true => {
                 let mut behind = behind_obeyed_links(blobs, before, rules)?;
@@ -126,6 +130,16 @@ impl ObeyedChanges {
             }
             false => behind_links(blobs, before, rules)?,
         };
+        let mut inside = PathBuf::new();
+        let root = match rules >= PLACE_COUNTS {
+            true if !changes.is_empty() => {
+                inside = place.inside();
+                behind.extend(place.behind_links());
+                behind.extend(place.named_by_git());
+                folder.filter(|folder| folder.starts_with(place.root)).map(|_| place.root).or(folder)
+            }
+            _ => folder,
+        };
         let mut steering: HashSet<TreePath> = steering.into_iter().collect();
         if rules >= LINKS_ARE_FOLLOWED {
             let is_link = |change: &&Change| change.after.is_some_and(|node| node.kind == Kind::Symlink);
@@ -134,11 +148,11 @@ impl ObeyedChanges {
             // Parts of a repository that the rules of the workspace leave out are in no tree.
             let mut known: BTreeMap<PathBuf, bool> = BTreeMap::new();
             for change in deltas(changes) {
-                let inner = change.path.as_path();
+                let inner = inside.join(change.path.as_path());
                 let folders = inner.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
-                let is_in_git = folder.is_some_and(|folder| {
+                let is_in_git = root.is_some_and(|root| {
                     folders.into_iter().any(|above| {
-                        *known.entry(above.to_owned()).or_insert_with(|| looks_like_git(&folder.join(above)))
+                        *known.entry(above.to_owned()).or_insert_with(|| looks_like_git(&root.join(above)))
                     })
                 });
                 if is_in_git {
@@ -146,13 +160,13 @@ impl ObeyedChanges {
                 }
             }
         }
-        Ok(Self { behind, steering, rules })
+        Ok(Self { behind, steering, inside, rules })
     }
 
     pub(crate) fn contain(&self, path: &TreePath) -> bool {
         self.behind.iter().any(|target| path.as_path().starts_with(target))
             || self.steering.contains(path)
-            || is_obeyed(path.as_path(), self.rules)
+            || is_obeyed(&self.inside.join(path.as_path()), self.rules)
     }
 }
 

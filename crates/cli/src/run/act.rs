@@ -18,6 +18,7 @@ use super::offer::Asked;
 use super::program::{EXCHANGE, Program, Ran};
 use super::recording::{LINKS_ARE_DENIED, LINKS_ARE_FOLLOWED, OBEYED_WAIT};
 use crate::failure::Failure;
+use crate::obeyed_place::Place;
 use crate::protect::ObeyedChanges;
 
 /// Steps that a plan may have.
@@ -155,7 +156,8 @@ impl RunHands {
         let declared = &self.facts.agreement.work_item.output_files;
         let agreement = &self.facts.agreement;
         let folder = agreement.shared.is_none().then_some(&*agreement.workspace);
-        let obeyed = ObeyedChanges::find(blobs, [before, sealed.after], (folder, None), &all, self.admission)?;
+        let place = Place { folder, root: &self.shop.root };
+        let obeyed = ObeyedChanges::find(blobs, [before, sealed.after], (place, None), &all, self.admission)?;
         for change in deltas(&all) {
             let path = change.path.to_string();
             let is_own = self.admission >= OBEYED_WAIT && self.shop.own_files.contain(folder, change.path.as_path());

@@ -26,6 +26,7 @@ use super::program::{Ran, stage_grants};
 use super::shop::{Shop, is_full};
 use crate::failure::Failure;
 use crate::model::Till;
+use crate::obeyed_place::Place;
 use crate::protect::ObeyedChanges;
 use crate::tool::cache::Results;
 use crate::workspace::{deltas_json, new_id, now_ms, rules};
@@ -532,7 +533,8 @@ impl RunHands {
         }
         let (blobs, changes) = (self.workspace.blobs(), self.changes(state)?);
         let folder = self.facts.agreement.shared.is_none().then(|| self.workspace.path());
-        let find = |onto| ObeyedChanges::find(blobs, [before, current], (folder, onto), &changes, self.admission);
+        let place = Place { folder, root: &self.shop.root };
+        let find = |onto| ObeyedChanges::find(blobs, [before, current], (place, onto), &changes, self.admission);
         let (then, by_now) = (find(None)?, find(Some(now))?);
         let found = deltas(&changes).find(|change| by_now.contain(&change.path) && !then.contain(&change.path));
         Ok(found.map(|change| Event::Faulted {

@@ -19,7 +19,7 @@ pub(crate) mod spent;
 
 pub(crate) use act::UNCOVERED;
 pub(crate) use finish::{contract_periods, receipt_before};
-pub(crate) use recording::{ADMISSION, LINKS_ARE_FOLLOWED, REPOSITORIES_ARE_OBEYED, Recording};
+pub(crate) use recording::{ADMISSION, LINKS_ARE_FOLLOWED, PLACE_COUNTS, REPOSITORIES_ARE_OBEYED, Recording};
 pub(crate) use replay::replay;
 pub(crate) use shop::{LocalWorker, Open, Shop, Shops, local_workers};
 

@@ -11,7 +11,7 @@ use super::hands::Facts;
 const VERSION: u64 = 1;
 
 /// The rules by which this program admits results. Recordings of before they were numbered have 0.
-pub(crate) const ADMISSION: u64 = LINKS_ARE_FOLLOWED;
+pub(crate) const ADMISSION: u64 = PLACE_COUNTS;
 
 /// From here on links that lead out of the workspace are denied.
 pub(super) const LINKS_ARE_DENIED: u64 = 1;
@@ -24,6 +24,9 @@ pub(crate) const REPOSITORIES_ARE_OBEYED: u64 = 3;
 
 /// From here on a file counts as obeyed if a link with an obeyed name leads to it, at any depth and over other links.
 pub(crate) const LINKS_ARE_FOLLOWED: u64 = 4;
+
+/// From here on it counts where a workspace lies in its project, and what git's own configuration names.
+pub(crate) const PLACE_COUNTS: u64 = 5;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

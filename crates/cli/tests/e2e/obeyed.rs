@@ -310,6 +310,94 @@ fn programs_of_agents_with_secrets_are_protected() {
     assert_eq!(one(&actum, item("b", "b"), &[]).0, 0);
 }
 
+fn git(actum: &Program, words: &[&str]) {
+    let mut git = other("git");
+    git.args(["-c", "init.defaultBranch=main", "-C"]).arg(actum.folder()).args(words);
+    actum_testkit::program::run(git, b"").ok();
+}
+
+/// Runs a script in a folder of the project and expects that what it writes waits for a person.
+fn denied_in(actum: &Program, workspace: &str, script: &str) {
+    let before = read(actum.folder());
+    let mut work = item("i", "sh");
+    work["description"] = json!(script);
+    let work = json!({"workspace": workspace, "items": [work]}).to_string();
+    let ended = actum.run_with(&["run", "--json", "-"], work.as_bytes());
+    let run = &ended.json()["runs"][0];
+    assert_eq!((ended.code, &run["error_code"]), (3, &json!("PROTECTED_FILE")), "{workspace}: {script}: {run}");
+    assert_eq!(read(actum.folder()), before, "{workspace}: {script}");
+    assert_eq!(actum.run(&["replay", &id(run)]).code, 0, "{workspace}: {script}");
+}
+
+/// A workspace that lies in an obeyed place, or that obeyed links elsewhere in the project lead into.
+#[test]
+fn it_counts_where_a_workspace_lies_in_its_project() {
+    let actum = super::actum();
+    actum.file("actum.toml", "[agents.sh]\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"{description}\"]\n");
+    for (file, text) in [("docs/rules.md", "r"), ("ci/a.yml", "s"), ("plain/a", "a"), (".gitignore", ".actum\n")] {
+        actum.file(file, text);
+    }
+    git(&actum, &["init", "-q", "."]);
+    git(&actum, &["init", "-q", "--bare", "bare.git"]);
+    fs::create_dir_all(actum.path("gd")).unwrap();
+    git(&actum, &["init", "-q", "--separate-git-dir=gd/x", "wt"]);
+    for folder in [".github/workflows", ".vscode", ".husky", ".hg", "m/.github"] {
+        fs::create_dir_all(actum.path(folder)).unwrap();
+        actum.file(&format!("{folder}/kept"), "k");
+    }
+    std::os::unix::fs::symlink("docs/rules.md", actum.path("CLAUDE.md")).unwrap();
+    std::os::unix::fs::symlink("../../ci", actum.path("m/.github/workflows")).unwrap();
+    for (workspace, script) in [
+        (".github/workflows", "echo evil > ci.yml"),
+        (".github", "mkdir -p workflows; echo evil > workflows/c2.yml"),
+        (".vscode", "echo {} > tasks.json"),
+        (".husky", "echo evil > pre-commit"),
+        (".hg", "echo evil > hgrc"),
+        ("bare.git/hooks", "echo evil > post-receive; chmod +x post-receive"),
+        ("gd/x/hooks", "echo evil > post-checkout"),
+        ("gd", "echo evil > x/hooks/post-checkout"),
+        ("docs", "echo evil > rules.md"),
+        ("ci", "echo evil > a.yml"),
+    ] {
+        denied_in(&actum, workspace, script);
+    }
+    let mut work = item("i", "sh");
+    work["description"] = json!("echo b > a");
+    let work = json!({"workspace": "plain", "items": [work]}).to_string();
+    let ended = actum.run_with(&["run", "--json", "-"], work.as_bytes());
+    assert_eq!(ended.code, 0, "{}", ended.stdout);
+}
+
+/// What the repository's configuration includes, and what it runs.
+#[test]
+fn files_that_gits_configuration_names_wait_for_a_person() {
+    let actum = super::actum();
+    actum.file("actum.toml", "[agents.sh]\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"{description}\"]\n");
+    actum.file("sub/a", "a");
+    git(&actum, &["init", "-q", "."]);
+    for (key, value) in [
+        ("include.path", "../shared.gitconfig"),
+        ("core.hooksPath", "tools/hooks"),
+        ("core.fsmonitor", "scripts/fsmon.sh"),
+        ("filter.f.clean", "sh -c 'python3 sub/clean.py %f'"),
+        ("alias.x", "!./sub/alias.sh"),
+    ] {
+        git(&actum, &["config", key, value]);
+    }
+    for (workspace, script) in [
+        (".", "echo '[core]' > shared.gitconfig"),
+        (".", "mkdir -p tools/hooks; echo evil > tools/hooks/pre-commit"),
+        (".", "mkdir -p scripts; echo evil > scripts/fsmon.sh"),
+        (".", "echo evil > sub/clean.py"),
+        ("sub", "echo evil > alias.sh"),
+    ] {
+        denied_in(&actum, workspace, script);
+    }
+    actum.file("shared.gitconfig", "[include]\n\tpath = sub/more.gitconfig\n");
+    denied_in(&actum, "sub", "echo '[core]' > more.gitconfig");
+    assert_eq!(one(&actum, with(item("j", "sh"), "description", json!("echo b > sub/a")), &[]).0, 0);
+}
+
 /// Over a server the agreement to an open or elevated agent is bound to what it is to do, and to the caller.
 #[test]
 fn approval_of_an_agent_is_bound_to_its_work_and_caller() {
