@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use actum_api::error;
@@ -249,8 +250,16 @@ fn hide_own(
     stage: &[Grant],
     packages: &[PathBuf],
 ) -> Result<(), Failure> {
+    // Made before the cell is: what comes into being while a command runs could not be covered.
+    if let Some(root) = root.filter(|root| root.join(crate::active_config::NAME).is_file()) {
+        let _ = actum_workspace::make_own_folder(&root.join(OWN));
+    }
+    let state = crate::project::state_folder();
+    if let Some(state) = state.as_ref().filter(|state| grants.keys().any(|path| state.starts_with(path))) {
+        let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state);
+    }
     // Signing keys are in the user's state folder, wherever that is.
-    let state = crate::project::state_folder().and_then(|state| state.canonicalize().ok());
+    let state = state.and_then(|state| state.canonicalize().ok());
     let is_own = |path: &Path| {
         path.iter().any(|part| part == OWN) || state.as_ref().is_some_and(|state| path.starts_with(state))
     };

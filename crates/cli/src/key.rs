@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use actum_api::error;
 use actum_contract::canon;
 use actum_contract::digest::Digest;
+use actum_contract::id::Tenant;
 use actum_ledger::draft;
 use actum_ledger::journal::Range;
 use actum_ledger::receipt::key_id;
@@ -27,6 +28,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::project::Project;
 use crate::run::Open;
+use crate::seat::home_of;
 use crate::workspace::new_id;
 
 /// Entries of this type announce keys.
@@ -65,11 +67,18 @@ struct KeyFolders {
 
 impl KeyFolders {
     fn of(project: &Project) -> Self {
-        let beside = project.key_folder();
+        let tenant = project.tenant().map(|tenant| tenant.as_str().to_owned()).unwrap_or_default();
+        Self::named(project, &tenant, project.key_folder())
+    }
+
+    fn of_tenant(project: &Project, tenant: &Tenant) -> Self {
+        Self::named(project, tenant.as_str(), home_of(project.root(), tenant))
+    }
+
+    fn named(project: &Project, tenant: &str, beside: PathBuf) -> Self {
         let root = project.root().canonicalize().unwrap_or_else(|_| project.root().to_owned());
         // The path and not a name inside the project: whoever can write there could name another project's key.
         let name = Digest::blake3(root.as_os_str().as_encoded_bytes()).to_hex();
-        let tenant = project.tenant().map(|tenant| tenant.as_str().to_owned()).unwrap_or_default();
         let tenant = Digest::blake3(tenant.as_bytes()).to_hex();
         let state = project.state_folder().map(|state| state.join("keys").join(&name[..32]).join(&tenant[..16]));
         Self { root, state, beside }
@@ -253,7 +262,24 @@ impl Key {
 
     /// The same from the entries of the ledger that announce keys.
     pub(crate) fn known_by(project: &Project, rows: &[Row]) -> Result<TrustedKeys, Failure> {
-        let mut trusted = TrustedKeys { keys: Self::known(project)?, unknown: Vec::new() };
+        Self::trusted_by(project, Self::known(project)?, rows)
+    }
+
+    /// The same for a tenant of the project, whoever asks.
+    pub(crate) fn known_of(project: &Project, tenant: &Tenant, rows: &[Row]) -> Result<TrustedKeys, Failure> {
+        if project.tenant().is_ok_and(|own| own == *tenant) {
+            return Self::known_by(project, rows);
+        }
+        let folders = KeyFolders::of_tenant(project, tenant);
+        let kept = folders.state.iter().map(|state| state.join(KEY)).chain([folders.beside.join(KEY)]);
+        let own = kept.filter(|path| path.exists()).find_map(|path| Self::read(path).ok());
+        let mut keys: Vec<VerifyingKey> = own.iter().map(Self::public).collect();
+        keys.extend(public_keys(&folders.trusted()));
+        Self::trusted_by(project, keys, rows)
+    }
+
+    fn trusted_by(project: &Project, keys: Vec<VerifyingKey>, rows: &[Row]) -> Result<TrustedKeys, Failure> {
+        let mut trusted = TrustedKeys { keys, unknown: Vec::new() };
         let pinned: BTreeSet<String> = project.config()?.trust.keys.iter().cloned().collect();
         let mut waiting: Vec<AnnouncedKey> = rows.iter().filter_map(|row| AnnouncedKey::read(&row.body)).collect();
         loop {

@@ -15,6 +15,7 @@ use crate::workspace::new_id;
 #[derive(Debug)]
 pub(crate) struct KnownHead {
     path: Option<PathBuf>,
+    tenant: Tenant,
     /// For callers of a server, to whom paths of the machine are not shown.
     is_served: bool,
 }
@@ -22,6 +23,9 @@ pub(crate) struct KnownHead {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     origin: String,
+    /// Not in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
     size: u64,
     head: String,
 }
@@ -37,7 +41,7 @@ impl KnownHead {
             let name = format!("{store} {}", tenant.as_str());
             state.join("heads").join(&Digest::blake3(name.as_bytes()).to_hex()[..32])
         });
-        Self { path, is_served: project.seat().is_some() }
+        Self { path, tenant: tenant.clone(), is_served: project.seat().is_some() }
     }
 
     /// Returns the head as something that the log has to contain. The error says that the log is another one than before.
@@ -55,13 +59,31 @@ impl KnownHead {
         Ok(head.map(|head| SignedHead { size: record.size, head, receipt: name }))
     }
 
-    /// Remembers a head, if it is newer than the known one. It is not synced: an older one says less, and nothing wrong.
-    pub(crate) fn note(&self, origin: &str, size: u64, head: Digest) {
+    /// Returns the tenants whose logs in a store this user has seen. `origin_of`: the name of a tenant's log in that store.
+    pub(crate) fn tenants(project: &Project, origin_of: &dyn Fn(&Tenant) -> String) -> Vec<Tenant> {
+        let folder = project.state_folder().map(|state| state.join("heads"));
+        let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+        let read = |entry: std::fs::DirEntry| {
+            let record: Record = serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok()?;
+            let tenant = Tenant::new(record.tenant?).ok()?;
+            (origin_of(&tenant) == record.origin).then_some(tenant)
+        };
+        entries.filter_map(read).collect()
+    }
+
+    /// Remembers a head, if it is newer than the known one and the log contains that: else the known one stays, and
+    /// `ledger verify` finds what is wrong. `head_at`: the head when the log had so many entries. It is not synced: an older
+    /// one says less, and nothing wrong.
+    pub(crate) fn note(&self, origin: &str, size: u64, head: Digest, head_at: impl FnOnce(u64) -> Option<Digest>) {
         let Some(path) = &self.path else { return };
-        if self.read().is_some_and(|(_, known)| known.origin != origin || known.size >= size) {
-            return;
+        if let Some((_, known)) = self.read() {
+            let is_contained = || known.size == 0 || head_at(known.size).is_some_and(|at| at.to_hex() == known.head);
+            if known.origin != origin || known.size >= size || !is_contained() {
+                return;
+            }
         }
-        let record = Record { origin: origin.to_owned(), size, head: head.to_hex() };
+        let tenant = Some(self.tenant.as_str().to_owned());
+        let record = Record { origin: origin.to_owned(), tenant, size, head: head.to_hex() };
         let aside = path.with_extension(new_id());
         let text = serde_json::to_string(&record).unwrap_or_default();
         let written = path

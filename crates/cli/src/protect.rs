@@ -70,6 +70,18 @@ const RULES_IN_STORES: u64 = 0;
 /// Entries that are looked at in one tree. Whoever has more is told that the rest is not protected.
 const ENTRIES_MAX: usize = 2_000_000;
 
+/// Links in the place of folders of the list that are followed.
+const LINKS_MAX: usize = 1_000;
+
+/// A folder that is looked through.
+struct Folder {
+    real: PathBuf,
+    /// The path by which programs come to it.
+    named: PathBuf,
+    rules: u64,
+    only_links: bool,
+}
+
 /// What was protected, and which file it was.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -237,16 +249,22 @@ fn behind_links(blobs: &dyn Blobs, tree: Digest, rules: u64) -> Result<Vec<PathB
     Ok(found)
 }
 
+/// Names at the end of a path that the list knows together.
+const ENDING_MAX: usize = 3;
+
 /// Why a path may not be written to as such: it, or a folder it lies in, is obeyed by others.
 pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
     let inner = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<_> = inner.iter().collect();
-    let is_settings = |part: &&&OsStr| obeyed::named(Path::new(part)).is_some_and(|row| row.kind != ObeyedKind::Source);
-    let obeyed = parts.iter().find(is_settings);
+    // The folder that one stands in may be obeyed itself.
+    let ending: PathBuf = path.iter().rev().take(ENDING_MAX).collect::<Vec<_>>().into_iter().rev().collect();
+    let is_settings = |path: &Path| obeyed::all_of(path).any(|row| row.kind != ObeyedKind::Source);
+    let is_whole = parts.is_empty() && obeyed::named(&ending).is_some_and(|row| row.kind != ObeyedKind::Source);
+    let obeyed = path.file_name().filter(|_| is_settings(inner) || is_whole);
     // A repository's folder as a whole is protected from within; a part of it could not be.
     let in_git = parts.iter().rev().skip(1).find(|part| is(part, &[".git"]));
     obeyed
-        .or(in_git)
+        .or(in_git.copied())
         .map(|part| format!("{} is obeyed by other programs, and cannot be granted to be changed", part.display()))
 }
 
@@ -267,9 +285,10 @@ impl Seen {
         let is_root = actum_sandbox::is_root();
         // Some names are obeyed below a folder of a certain name only, which may be the top itself: `.github/workflows`.
         let above = top.parent().unwrap_or(top);
-        let mut waiting = vec![(top.to_owned(), ADMISSION)];
-        let mut entries = 0;
-        while let Some((folder, rules)) = waiting.pop() {
+        let mut waiting =
+            vec![Folder { real: top.to_owned(), named: top.to_owned(), rules: ADMISSION, only_links: false }];
+        let (mut entries, mut followed) = (0, HashSet::new());
+        while let Some(Folder { real: folder, named, rules, only_links }) = waiting.pop() {
             for entry in self.list(top, &folder) {
                 entries += 1;
                 if entries > ENTRIES_MAX {
@@ -277,32 +296,59 @@ impl Seen {
                     return;
                 }
                 let (name, path) = (entry.file_name(), entry.path());
-                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                let kind = entry.file_type();
+                let is_folder = kind.as_ref().is_ok_and(fs::FileType::is_dir);
+                let is_link = kind.as_ref().is_ok_and(fs::FileType::is_symlink);
+                let named = named.join(&name);
+                let inside =
+                    |real: &Path, only_links| Folder { real: real.to_owned(), named: named.clone(), rules, only_links };
+                if only_links {
+                    // Git writes its contents under other names first: no link among them is followed.
+                    if is_link {
+                        self.add(path);
+                    } else if is_folder && name != "objects" {
+                        waiting.push(inside(&path, true));
+                    }
+                    continue;
+                }
                 if is(&name, &[".git"]) {
                     // Never through a link: what lies behind it may be anybody's.
                     if is_folder {
                         self.add_git(&path);
+                        waiting.push(inside(&path, true));
                     }
                     self.add(path);
                     continue;
                 }
-                let row = obeyed::named(path.strip_prefix(above).unwrap_or(&path))
+                let row = obeyed::named(named.strip_prefix(above).unwrap_or(&named))
                     .filter(|row| counts(row, rules) || row.kind == ObeyedKind::Repository);
                 if let Some(row) = row {
                     if row.kind == ObeyedKind::Repository && is_folder {
                         self.add_parts(&path, &name);
                         // Some keep a store of git inside.
-                        waiting.push((path.clone(), RULES_IN_STORES));
+                        waiting.push(Folder { rules: RULES_IN_STORES, ..inside(&path, false) });
+                    } else if is_folder {
+                        // What its links lead to is obeyed as well.
+                        waiting.push(inside(&path, true));
                     }
                     self.add(path);
                 } else if is_root && runs_as_its_owner(&entry) {
                     self.add(path);
+                } else if is_link && obeyed::is_beginning(named.strip_prefix(above).unwrap_or(&named)) {
+                    let end = path.canonicalize().ok().filter(|end| end.starts_with(top) && end.is_dir());
+                    if let Some(end) =
+                        end.filter(|end| followed.insert((end.clone(), named.clone())) && followed.len() <= LINKS_MAX)
+                    {
+                        waiting.push(inside(&end, false));
+                    }
+                    self.add(path);
                 } else if is_folder {
                     if looks_like_git(&path) {
                         self.add_git(&path);
+                        self.add(path.join("HEAD"));
                     }
                     let rules = if is(&name, STORES) { RULES_IN_STORES } else { rules };
-                    waiting.push((path, rules));
+                    waiting.push(Folder { rules, ..inside(&path, false) });
                 }
             }
         }
@@ -396,7 +442,20 @@ fn runs_as_its_owner(entry: &fs::DirEntry) -> bool {
 fn looks_like_git(folder: &Path) -> bool {
     // Parts of one are enough: another folder may have the rest, and links need lead nowhere.
     let is_there = |name: &&&str| fs::symlink_metadata(folder.join(name)).is_ok();
-    ["HEAD", "objects", "refs", "commondir"].iter().filter(is_there).count() >= 2
+    ["HEAD", "objects", "refs", "commondir"].iter().filter(is_there).count() >= 2 || has_git_head(folder)
+}
+
+/// Whether a folder has a file that git takes for the HEAD of a repository.
+fn has_git_head(folder: &Path) -> bool {
+    let mut beginning = [0; 64];
+    let head = folder.join("HEAD");
+    if !fs::symlink_metadata(&head).is_ok_and(|found| found.is_file() && found.len() > 0) {
+        return false;
+    }
+    let read = fs::File::open(head).and_then(|mut file| std::io::Read::read(&mut file, &mut beginning)).unwrap_or(0);
+    let text = beginning.get(..read).unwrap_or_default();
+    let is_commit = text.len() >= 40 && text.iter().take(40).all(u8::is_ascii_hexdigit);
+    text.starts_with(b"ref:") || is_commit
 }
 
 /// What was taken away, and where it is now; nothing if it could not be moved, and is still where it was.
@@ -453,8 +512,7 @@ fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Opti
     // Made anew, and of a name that the program could not know.
     let folder = actum_sandbox::make_beneath(top, &format!(".actum-aside-{id}-{number}")).ok()?;
     // Under a name that nobody looks for.
-    let name = path.file_name()?.to_string_lossy().trim_start_matches('.').to_owned();
-    let place = folder.join(format!("{name}.aside"));
+    let place = folder.join(name_aside(path)?);
     match actum_sandbox::move_beneath(top, path, &place) {
         Ok(()) => {
             disarm(top, &place);
@@ -466,6 +524,16 @@ fn put_aside(path: &Path, writable: &[PathBuf], id: &str, number: usize) -> Opti
         }
     }
 }
+
+/// The name that a file gets when it is put aside.
+pub(crate) fn name_aside(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy();
+    let short: String = name.trim_start_matches('.').chars().take(NAME_CHARS_MAX).collect();
+    Some(format!("{short}.aside"))
+}
+
+/// A longer one could not get another ending.
+const NAME_CHARS_MAX: usize = 50;
 
 /// Renames what makes a folder a repository of git, at every depth, so that git runs no commands of files that were put aside.
 pub(crate) fn disarm(top: &Path, place: &Path) {

@@ -149,9 +149,11 @@ impl WriteLayer {
         let own = place.join(id);
         fs::rename(&aside, &own)?;
         let (upper, work) = (own.join("upper"), own.join("work"));
-        for path in [&upper, &work] {
-            fs::create_dir(path)?;
-            if actum_sandbox::is_root() {
+        fs::create_dir(&upper)?;
+        fs::create_dir(&work)?;
+        // Root's commands write in the name of the folder's owner.
+        if actum_sandbox::is_root() {
+            for path in [&own, &upper, &work] {
                 std::os::unix::fs::lchown(path, Some(found.uid()), Some(found.gid()))?;
             }
         }
@@ -216,6 +218,7 @@ impl WriteLayer {
             settled.is_partial |= looked.is_partial;
             let before = settled.taken.len();
             self.put_aside(&looked.obeyed, id, &mut settled.taken)?;
+            self.put_index_aside(&looked.obeyed, id, &mut settled.taken)?;
             if settled.taken.len() == before {
                 return Ok(());
             }
@@ -276,11 +279,24 @@ impl WriteLayer {
         Ok(())
     }
 
+    /// Puts a new index of git aside by which git would write into a repository's own folder: `git checkout .` follows it.
+    fn put_index_aside(&self, obeyed: &[Obeyed], id: &str, taken: &mut Vec<Taken>) -> io::Result<()> {
+        let paths = obeyed.iter().map(|one| Path::new(&one.path));
+        for git in paths.filter(|path| path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"))) {
+            let inner = git.strip_prefix(&self.folder).unwrap_or(git).join("index");
+            let upper = self.upper().join(&inner);
+            if self.is_in_upper(&inner) && !is_harmless_index(&fs::read(&upper)?) {
+                let now = self.move_aside(&inner, id, taken.len(), "aside")?;
+                taken.push(Taken { path: self.folder.join(inner), now: Some(now) });
+            }
+        }
+        Ok(())
+    }
+
     /// Moves something out of the layer into a folder that nobody obeys.
     fn move_aside(&self, inner: &Path, id: &str, number: usize, kind: &str) -> io::Result<PathBuf> {
         let folder = actum_sandbox::make_beneath(&self.folder, &format!(".actum-{kind}-{id}-{number}"))?;
-        let name = inner.file_name().unwrap_or_default().to_string_lossy().trim_start_matches('.').to_owned();
-        let place = folder.join(format!("{name}.aside"));
+        let place = folder.join(protect::name_aside(inner).unwrap_or_default());
         actum_sandbox::move_beneath(&self.folder, &self.upper().join(inner), &place)?;
         protect::disarm(&self.folder, &place);
         Ok(place)
@@ -437,6 +453,14 @@ impl Changes<'_> {
     fn is_newer(&self, found: &fs::Metadata) -> bool {
         (found.ctime(), found.ctime_nsec()) > self.layer.since
     }
+}
+
+/// Whether no entry of an index of git lies in a repository's own folder. An index whose names are compressed cannot be looked
+/// through; git makes one only if it is told to.
+fn is_harmless_index(bytes: &[u8]) -> bool {
+    const INNER: &[u8] = b".git/";
+    let has_plain_names = bytes.get(4..8).is_some_and(|version| version == [0, 0, 0, 2] || version == [0, 0, 0, 3]);
+    has_plain_names && !bytes.windows(INNER.len()).any(|part| part.eq_ignore_ascii_case(INNER))
 }
 
 fn is_dir(path: &Path) -> bool {

@@ -49,6 +49,9 @@ pub trait Watch: Send + Sync {
     fn recovered(&self) {}
 }
 
+/// Folders are walked into as deep as they are: room for the deepest that is admitted.
+const STACK_BYTES: usize = 64 << 20;
+
 /// How often the store is asked whether somebody wants a run to stop: well within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often an idle worker asks for work, and looks for leases that are over.
@@ -171,7 +174,7 @@ impl Engine {
         scope(|threads| {
             let failed = |e: std::io::Error| JournalError::Unavailable(format!("cannot start a thread: {e}"));
             let started = (0..self.settings.jobs.max(1)).try_for_each(|n| {
-                let named = Builder::new().name(format!("actum-run-{n}"));
+                let named = Builder::new().name(format!("actum-run-{n}")).stack_size(STACK_BYTES);
                 named.spawn_scoped(threads, || self.take_runs(&receiver)).map(drop)
             });
             let leases = Builder::new().name("actum-leases".into());

@@ -151,9 +151,21 @@ impl Written {
 /// The system stamps files with the time of its last tick. The slowest tick a hundred times a second.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Room that files take which were changed since `start`, in folders of the cell, and how many names they have. A path too
-/// long to be followed counts as too much: nobody makes one who does not want to hide.
-pub(crate) fn changed(folders: &[Written], start: SystemTime) -> (u64, u64) {
+/// What a look at the disk has found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// Room that changed files take. As much as can be if some of them cannot be looked at.
+    pub bytes: u64,
+    pub names: u64,
+}
+
+/// How many entries are looked at between two calls of `meanwhile`.
+const ENTRIES_BETWEEN: u32 = 256;
+
+/// Looks at the files in folders of the cell that were changed since `start`. What only a program that wants to hide makes
+/// counts as too much: a path too long to be followed, and a new folder that cannot be listed. `meanwhile` is called again and
+/// again.
+pub(crate) fn changed(folders: &[Written], start: SystemTime, meanwhile: &mut dyn FnMut()) -> Changed {
     let start = start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
     let start = (start.as_secs().cast_signed(), i64::from(start.subsec_nanos()));
     // Some file systems know whole seconds only.
@@ -165,16 +177,16 @@ pub(crate) fn changed(folders: &[Written], start: SystemTime) -> (u64, u64) {
     // Each on its own: an overlay in one of the others shows more than was written.
     let apart: BTreeSet<&Path> = folders.iter().filter(|f| f.kept.is_some()).map(|f| f.path.as_path()).collect();
     let mut waiting = Vec::new();
-    let (mut bytes, mut names) = (0, 0);
-    let mut take = |path: PathBuf, found: &fs::Metadata, waiting: &mut Vec<PathBuf>| {
+    let mut changed = Changed::default();
+    let mut take = |path: PathBuf, found: &fs::Metadata, waiting: &mut Vec<(PathBuf, bool)>| {
         if is_new(found) {
-            names += 1;
+            changed.names += 1;
             if seen.insert((found.dev(), found.ino())) {
-                bytes += found.blocks() * 512;
+                changed.bytes += found.blocks() * 512;
             }
         }
         if found.is_dir() {
-            waiting.push(path);
+            waiting.push((path, is_new(found)));
         }
     };
     for path in folders.iter().map(Written::place).filter(|path| !apart.contains(path.as_path())) {
@@ -182,40 +194,62 @@ pub(crate) fn changed(folders: &[Written], start: SystemTime) -> (u64, u64) {
             take(path, &found, &mut waiting);
         }
     }
-    let mut is_too_deep = false;
-    while let Some(folder) = waiting.pop() {
+    let mut is_hidden = false;
+    let mut entries_looked_at = 0_u32;
+    while let Some((folder, is_new_folder)) = waiting.pop() {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::InvalidFilename => {
-                is_too_deep = true;
-                break;
+            Err(e) => {
+                let is_closed = e.kind() == std::io::ErrorKind::PermissionDenied && is_new_folder;
+                if is_closed || e.kind() == std::io::ErrorKind::InvalidFilename {
+                    is_hidden = true;
+                    break;
+                }
+                continue;
             }
-            Err(_) => continue,
         };
         // Looked up from the open folder: a long way to it costs once and not for every file.
         for entry in entries.flatten() {
+            entries_looked_at += 1;
+            if entries_looked_at.is_multiple_of(ENTRIES_BETWEEN) {
+                meanwhile();
+            }
             let path = entry.path();
             if let Some(found) = entry.metadata().ok().filter(|_| !apart.contains(path.as_path())) {
                 take(path, &found, &mut waiting);
             }
         }
     }
-    if is_too_deep {
-        return (u64::MAX, names);
+    if is_hidden {
+        return Changed { bytes: u64::MAX, ..changed };
     }
-    // Without a name a file takes as much room, as long as somebody has it open.
-    for thread in processes().flat_map(|process| threads(&process)) {
-        for entry in fs::read_dir(thread.join("fd")).into_iter().flatten().flatten() {
-            let Ok(to) = fs::read_link(entry.path()) else { continue };
-            let is_gone = to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
-            if is_gone && folders.iter().any(|folder| to.starts_with(&folder.path)) {
+    // Without a name a file takes as much room, as long as somebody has it open. All threads of a process have the same open.
+    for process in processes() {
+        meanwhile();
+        for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+            let is_here = match fs::read_link(entry.path()) {
+                Ok(to) => {
+                    let is_gone = to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
+                    is_gone && folders.iter().any(|folder| to.starts_with(&folder.path))
+                }
+                // It had a path that is too long to be told.
+                Err(e) => e.kind() == std::io::ErrorKind::InvalidFilename,
+            };
+            if is_here {
                 // In an overlay it may be one that was only read, and is still there beneath.
                 let found = fs::metadata(entry.path()).ok().filter(is_new);
                 if let Some(found) = found.filter(|found| seen.insert((found.dev(), found.ino()))) {
-                    bytes += found.blocks() * 512;
+                    changed.bytes += found.blocks() * 512;
                 }
             }
         }
     }
-    (bytes, names)
+    changed
+}
+
+impl Written {
+    /// Free room of the file system that is written to.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        rustix::fs::statvfs(self.place()).map_or(u64::MAX, |disk| disk.f_bfree.saturating_mul(disk.f_frsize))
+    }
 }

@@ -33,6 +33,7 @@ const COUNT_EVERY: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// How often the files are looked at that were changed, and how much of the time that may take at most: one part in so many.
+const LOOK_AT_ROOM_EVERY: Duration = Duration::from_millis(10);
 const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
 /// The longest pause between two looks, however long they take.
 const LOOK_AT_DISK_PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -264,8 +265,34 @@ struct Disk {
     names: AtomicU64,
 }
 
+/// Room on the disks that are written to. If more of it is gone than is left to the cell, somebody may have taken it between two
+/// looks: then the cell stands still while it is looked at.
+struct Room<'a> {
+    folders: &'a [Written],
+    free: Vec<u64>,
+    /// What the cell may still take, by the last look.
+    left: u64,
+    is_stopped: bool,
+}
+
+impl<'a> Room<'a> {
+    fn measure(folders: &'a [Written], left: u64) -> Self {
+        let free = folders.iter().map(Written::free_bytes).collect();
+        Self { folders, free, left, is_stopped: false }
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.folders.iter().zip(&self.free).any(|(folder, free)| free.saturating_sub(folder.free_bytes()) > self.left)
+    }
+
+    fn stop(&self) -> bool {
+        sys::signal_all(libc::SIGSTOP);
+        true
+    }
+}
+
 impl Disk {
-    fn watch(folders: Arc<[Written]>, start: SystemTime) -> Built<Arc<Self>> {
+    fn watch(folders: Arc<[Written]>, start: SystemTime, limit: u64) -> Built<Arc<Self>> {
         let disk = Arc::new(Self::default());
         if folders.is_empty() {
             return Ok(disk);
@@ -273,12 +300,29 @@ impl Disk {
         let own = Arc::clone(&disk);
         let looking = move || {
             let mut pause = LOOK_AT_DISK_EVERY;
+            let mut room = Room::measure(&folders, limit);
             loop {
-                std::thread::sleep(pause);
+                let until = Instant::now() + pause;
+                while Instant::now() < until && !room.is_in_doubt() {
+                    std::thread::sleep(LOOK_AT_ROOM_EVERY);
+                }
                 let began = Instant::now();
-                let (bytes, names) = census::changed(&folders, start);
-                own.bytes.store(bytes, Ordering::Relaxed);
-                own.names.store(names, Ordering::Relaxed);
+                let mut next = Room::measure(&folders, room.left);
+                next.is_stopped = room.is_in_doubt() && room.stop();
+                let changed = census::changed(&folders, start, &mut || {
+                    if !next.is_stopped && next.is_in_doubt() {
+                        next.is_stopped = next.stop();
+                    }
+                });
+                own.bytes.store(changed.bytes, Ordering::Relaxed);
+                own.names.store(changed.names, Ordering::Relaxed);
+                next.left = limit.saturating_sub(changed.bytes);
+                // Above the limit it is ended as it stands.
+                if next.is_stopped && changed.bytes <= limit {
+                    sys::signal_all(libc::SIGCONT);
+                    next.is_stopped = false;
+                }
+                room = next;
                 pause = (began.elapsed() * LOOKING_SHARE).clamp(LOOK_AT_DISK_EVERY, LOOK_AT_DISK_PAUSE_MAX);
             }
         };
@@ -352,7 +396,7 @@ impl<'a> Life<'a> {
         let started = (Instant::now(), SystemTime::now());
         let counts_memory = counters.are_there();
         // There before the program is, which is not to have its place.
-        let disk = Disk::watch(Arc::clone(&written), started.1)?;
+        let disk = Disk::watch(Arc::clone(&written), started.1, cell.limits.disk_bytes)?;
         // From before the program is there: what falls off as it starts is missed too.
         let covers = Covers::watch().map_err(|e| format!("cannot watch over what is covered: {e}"))?;
         let begin = Begin { cell: cell.clone(), is_grouped: counts_memory || enter.grouped_later };
@@ -581,7 +625,7 @@ impl<'a> Life<'a> {
 
     /// Looked at once more when nothing can change any more.
     fn is_disk_full(&mut self) -> bool {
-        let (bytes, names) = census::changed(&self.written, self.started.1);
+        let census::Changed { bytes, names } = census::changed(&self.written, self.started.1, &mut || {});
         self.used.disk_bytes = self.used.disk_bytes.max(bytes);
         bytes > self.cell.limits.disk_bytes || names > FILES_MAX
     }

@@ -464,6 +464,7 @@ fn deny(path: &Path, grants: &[Grant]) -> Built<()> {
         Source::Folder(_) | Source::Layers { .. } => false,
     };
     let is_staged = grants.iter().any(|grant| !is_live(grant) && path.starts_with(&grant.path));
+    let is_shown = grants.iter().any(|grant| is_live(grant) && path.starts_with(&grant.path));
     // Another cell may be renaming a folder on the way to and fro.
     let mut found = find(at, OFlags::NOFOLLOW);
     for _ in 0..FINDS_MAX {
@@ -476,6 +477,10 @@ fn deny(path: &Path, grants: &[Grant]) -> Built<()> {
     match found {
         Ok(found) if kind(&found) == FileType::Symlink && !is_staged => Err(told("deny", path)(Errno::LOOP.into())),
         Ok(found) => mask(at, is_folder(&found)),
+        // It was there when the cell was planned, and may be there again under this name or another one.
+        Err(Errno::NOENT | Errno::NOTDIR) if is_shown && !is_staged => {
+            Err(format!("cannot deny {}: it was moved meanwhile", path.display()))
+        }
         // Where we cannot come, the program cannot either: it is nobody else.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(()),
         Err(e) => Err(told("deny", path)(e.into())),

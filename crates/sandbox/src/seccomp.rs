@@ -151,8 +151,32 @@ const FAMILIES: &[u32] = &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_
 const GIVES_BACK: &[u32] =
     &[(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32, libc::FALLOC_FL_COLLAPSE_RANGE as u32];
 
-/// What may be typed into a terminal on somebody else's behalf.
-const TERMINAL: &[u32] = &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
+/// Requests that type into a terminal on somebody else's behalf, stop its output, or change it for whoever uses it next.
+const TERMINAL: &[u32] =
+    &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32, libc::TIOCEXCL as u32, libc::TCXONC as u32, libc::TIOCSETD as u32];
+
+/// Requests of file systems that a program may make: to share blocks of files, to tell how a file is stored, and its flags. By
+/// others of the same kinds it could take snapshots that show what is covered, or room on the disk that is not counted.
+const FILE_REQUESTS: &[u32] = &[
+    // FICLONE, FICLONERANGE and FIDEDUPERANGE.
+    0x4004_9409,
+    0x4020_940D,
+    0xC018_9436,
+    // FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_IOC_FIEMAP.
+    0x8008_6601,
+    0x4008_6602,
+    0xC020_660B,
+    // FS_IOC_FSGETXATTR.
+    0x801C_581F,
+];
+/// The kinds: of btrfs, of XFS and all that take its requests, of ext4 and of F2FS; of consoles and of keyboards.
+const FILE_KINDS: &[u32] = &[0x9400, 0x5800, 0x6600, 0xF500, 0x5600, 0x4B00];
+const KIND: u32 = 0xFF00;
+
+/// Commands of `fcntl` by which a reader of a file would keep others waiting, or be told of what they do.
+const LEASES: &[u32] = &[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32, SET_DELEGATION];
+/// Newer than the table of the library.
+const SET_DELEGATION: u32 = 1024 + 16;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xC000_003E;
@@ -184,6 +208,7 @@ const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const IS_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const HAS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 
 #[derive(Default)]
@@ -261,7 +286,8 @@ enum Rule {
     /// The same, if the flags in the first argument say that a file is made.
     Open(usize, usize),
     Family,
-    Terminal,
+    Request,
+    Lease,
     Personality,
     /// Room on the disk is taken by writing only, so that it can be counted as it is taken. It may be given back.
     Allocate,
@@ -292,7 +318,8 @@ fn rules(forks: Forks, has_group: bool) -> Vec<(c_long, Rule)> {
     rules.extend([
         (libc::SYS_socket, Rule::Family),
         (libc::SYS_socketpair, Rule::Family),
-        (libc::SYS_ioctl, Rule::Terminal),
+        (libc::SYS_ioctl, Rule::Request),
+        (libc::SYS_fcntl, Rule::Lease),
         (libc::SYS_personality, Rule::Personality),
         (libc::SYS_fallocate, Rule::Allocate),
         (libc::SYS_clone, Rule::Clone { forking, threading }),
@@ -334,10 +361,25 @@ impl Rule {
                 }
                 p.ends(fail(libc::EAFNOSUPPORT));
             }
-            Self::Terminal => {
+            Self::Request => {
                 p.load_argument(1);
                 for request in TERMINAL {
                     p.when(IS, *request, |p| p.ends(fail(libc::EPERM)));
+                }
+                for request in FILE_REQUESTS {
+                    p.when(IS, *request, |p| p.ends(ALLOW));
+                }
+                p.push(AND, KIND);
+                for kind in FILE_KINDS {
+                    // As file systems answer that do not know the request.
+                    p.when(IS, *kind, |p| p.ends(fail(libc::ENOTTY)));
+                }
+                p.ends(ALLOW);
+            }
+            Self::Lease => {
+                p.load_argument(1);
+                for command in LEASES {
+                    p.when(IS, *command, |p| p.ends(fail(libc::EPERM)));
                 }
                 p.ends(ALLOW);
             }
@@ -357,7 +399,11 @@ impl Rule {
             Self::Clone { forking, threading } => {
                 p.load_argument(0);
                 p.when(HAS, NEW_NAMESPACES, |p| p.ends(fail(libc::EPERM)));
-                p.when(HAS, libc::CLONE_THREAD as u32, |p| p.ends(threading));
+                p.when(HAS, libc::CLONE_THREAD as u32, |p| {
+                    // Open files are counted once for a process.
+                    p.unless(HAS, libc::CLONE_FILES as u32, |p| p.ends(fail(libc::EPERM)));
+                    p.ends(threading);
+                });
                 p.ends(forking);
             }
             // The limit of processes is changed by one only: who answers the questions.
@@ -411,6 +457,7 @@ mod tests {
                 IS => at += test(loaded == step.k),
                 IS_AT_LEAST => at += test(loaded >= step.k),
                 HAS => at += test(loaded & step.k != 0),
+                AND => loaded &= step.k,
                 other => panic!("{other}"),
             }
         }
@@ -495,15 +542,38 @@ mod tests {
 
     #[test]
     fn threads_are_asked_about_and_processes_are_as_told() {
-        let thread = (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u64;
+        let alone = (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND) as u64;
+        let thread = alone | libc::CLONE_FILES as u64;
         for (forks, forking, threading) in [(Forks::Refused, fail(libc::EPERM), ALLOW), (Forks::Limited, ALLOW, ASK)] {
             assert_eq!(asked(forks, libc::SYS_clone, [thread, 0, 0, 0, 0, 0]), threading);
+            assert_eq!(
+                asked(forks, libc::SYS_clone, [alone, 0, 0, 0, 0, 0]),
+                fail(libc::EPERM),
+                "with files of its own"
+            );
             assert_eq!(asked(forks, libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]), forking);
             let own_users = (libc::CLONE_NEWUSER | libc::SIGCHLD) as u64;
             assert_eq!(asked(forks, libc::SYS_clone, [own_users, 0, 0, 0, 0, 0]), fail(libc::EPERM));
             #[cfg(target_arch = "x86_64")]
             assert_eq!(asked(forks, libc::SYS_vfork, [0; 6]), forking);
         }
+    }
+
+    #[test]
+    fn file_systems_and_terminals_are_asked_for_little() {
+        let request = |request: u64| asked(Forks::Limited, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]);
+        for allowed in [libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, 0x4004_9409, 0x8008_6601, 0xC020_660B] {
+            assert_eq!(request(allowed), ALLOW, "{allowed:x}");
+        }
+        // Room on the disk, snapshots and subvolumes.
+        for refused in [0x4030_5828_u64, 0x4030_582A, 0x4030_5839, 0x5000_9401, 0x5000_9417, 0x5000_940E] {
+            assert_eq!(request(refused), fail(libc::ENOTTY), "{refused:x}");
+        }
+        for refused in [libc::TIOCSTI, libc::TIOCEXCL, libc::TCXONC] {
+            assert_eq!(request(refused), fail(libc::EPERM), "{refused:x}");
+        }
+        let command = |command: u64| asked(Forks::Limited, libc::SYS_fcntl, [0, command, 0, 0, 0, 0]);
+        assert_eq!((command(libc::F_SETLEASE as u64), command(libc::F_GETFL as u64)), (fail(libc::EPERM), ALLOW));
     }
 
     #[test]

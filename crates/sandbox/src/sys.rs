@@ -19,6 +19,13 @@ pub(crate) fn unshare_mounts(user: bool) -> Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
+/// Sends a signal to all processes that this one sees but itself. For the first process of a cell, which sees only those of
+/// the cell.
+pub(crate) fn signal_all(signal: c_int) {
+    // SAFETY: a call with two numbers; it touches no memory.
+    unsafe { libc::kill(-1, signal) };
+}
+
 /// Hides from this process where in the control groups it is.
 pub(crate) fn unshare_groups() -> Result<()> {
     // SAFETY: nothing but the view of the groups changes.

@@ -172,7 +172,15 @@ impl Verb {
 impl Whose {
     /// The tenants meant: the one named, which must have a ledger, or all there are.
     pub(crate) async fn tenants(&self, store: &Shared) -> Result<Vec<Tenant>, Failure> {
+        self.tenants_with(store, Vec::new()).await
+    }
+
+    /// The same, and tenants that ought to have a ledger.
+    pub(crate) async fn tenants_with(&self, store: &Shared, expected: Vec<Tenant>) -> Result<Vec<Tenant>, Failure> {
         let mut all = store.tenants().await?;
+        all.extend(expected);
+        all.sort();
+        all.dedup();
         // Of the others nobody is told that they are there.
         all.retain(|tenant| self.own.as_ref().is_none_or(|own| own == tenant));
         let Some(name) = &self.tenant else { return Ok(all) };

@@ -182,10 +182,15 @@ impl Sandbox {
             bridge: None,
         };
         let mut planned = wanted.cell()?;
-        let input = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
-        if input.and_then(|file| file.metadata()).is_ok_and(|found| found.is_dir()) {
-            let message = "the input is a folder, from which a command would find its way around";
-            return Err(Failure::new(error::USAGE, message).hint("redirect it from a file, or from /dev/null"));
+        for (name, stream) in [
+            ("input", std::io::stdin().as_fd().try_clone_to_owned()),
+            ("output", std::io::stdout().as_fd().try_clone_to_owned()),
+            ("error output", std::io::stderr().as_fd().try_clone_to_owned()),
+        ] {
+            if stream.and_then(|fd| std::fs::File::from(fd).metadata()).is_ok_and(|found| found.is_dir()) {
+                let message = format!("the {name} is a folder, from which a command would find its way around");
+                return Err(Failure::new(error::USAGE, message).hint("redirect it to or from a file, or /dev/null"));
+            }
         }
         let id = new_id();
         let without_layers = planned.cell.clone();
@@ -270,19 +275,39 @@ impl Ran {
 }
 
 /// The settings of the caller's terminal, restored when this is dropped: a program that is killed leaves its own behind.
-struct TerminalSettings(Option<rustix::termios::Termios>);
+struct TerminalSettings {
+    settings: Option<rustix::termios::Termios>,
+    size: Option<rustix::termios::Winsize>,
+    /// Of the input, the output and the error output, which others use as well.
+    flags: [Option<rustix::fs::OFlags>; 3],
+}
 
 impl TerminalSettings {
     fn of_input() -> Self {
-        Self(rustix::termios::tcgetattr(std::io::stdin()).ok())
+        let input = std::io::stdin();
+        let flags = [
+            rustix::fs::fcntl_getfl(std::io::stdin()).ok(),
+            rustix::fs::fcntl_getfl(std::io::stdout()).ok(),
+            rustix::fs::fcntl_getfl(std::io::stderr()).ok(),
+        ];
+        let settings = rustix::termios::tcgetattr(&input).ok();
+        Self { settings, size: rustix::termios::tcgetwinsize(&input).ok(), flags }
     }
 }
 
 impl Drop for TerminalSettings {
     fn drop(&mut self) {
-        if let Some(settings) = &self.0 {
-            let _ = rustix::termios::tcsetattr(std::io::stdin(), rustix::termios::OptionalActions::Now, settings);
+        let input = std::io::stdin();
+        if let Some(settings) = &self.settings {
+            let _ = rustix::termios::tcsetattr(&input, rustix::termios::OptionalActions::Now, settings);
         }
+        if let Some(size) = self.size {
+            let _ = rustix::termios::tcsetwinsize(&input, size);
+        }
+        let [of_input, of_output, of_errors] = self.flags;
+        let _ = of_input.map(|flags| rustix::fs::fcntl_setfl(&input, flags));
+        let _ = of_output.map(|flags| rustix::fs::fcntl_setfl(std::io::stdout(), flags));
+        let _ = of_errors.map(|flags| rustix::fs::fcntl_setfl(std::io::stderr(), flags));
     }
 }
 

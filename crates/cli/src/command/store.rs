@@ -92,7 +92,11 @@ fn migrate(store: &Arc<dyn Store>, out: &mut Out) -> u8 {
 async fn check(project: &Project, store: &Arc<dyn Store>, objects: Vec<Check>, out: &mut Out) -> Ended {
     let mut checks = vec![store.check_database().await?, store.check_spend().await?, store.check_runs().await?];
     let mut ledgers = Vec::new();
-    for tenant in store.tenants().await? {
+    let mut tenants = store.tenants().await?;
+    tenants.extend(verify::expected_tenants(project, store));
+    tenants.sort();
+    tenants.dedup();
+    for tenant in tenants {
         let finding = verify::walk(project, store, tenant, &[], verify::Receipts::Compared).await?;
         checks.push(Check { name: "ledger", ok: finding.ok(), detail: finding.to_text() });
         ledgers.push(finding.to_json());

@@ -63,7 +63,7 @@ pub(crate) struct Finding {
 impl Verify {
     pub(crate) async fn run(self, project: &Project, store: &Arc<dyn Store>, out: &mut Out) -> Ended {
         let given = self.given(project)?;
-        let tenants = self.whose.tenants(store).await?;
+        let tenants = self.whose.tenants_with(store, expected_tenants(project, store)).await?;
         for (name, checkpoint) in &given {
             if !tenants.iter().any(|t| origin(store.store_id(), t) == checkpoint.origin) {
                 let message =
@@ -114,6 +114,26 @@ fn public_key(path: &Path) -> Result<VerifyingKey, Failure> {
         let message = format!("{} is not an Ed25519 public key in PEM", document.name);
         Failure::new(error::KEY, message).hint("`actum key show --pem` prints one")
     })
+}
+
+/// Returns the tenants that have left something outside the ledger: receipts, and heads that this user has seen. Their logs are
+/// expected to be there.
+pub(crate) fn expected_tenants(project: &Project, store: &Arc<dyn Store>) -> Vec<Tenant> {
+    let mut found = KnownHead::tenants(project, &|tenant| origin(store.store_id(), tenant));
+    let local = project.root().join(".actum");
+    let others = std::fs::read_dir(local.join("tenants")).into_iter().flatten().flatten().map(|entry| entry.path());
+    for home in std::iter::once(local).chain(others) {
+        let runs = std::fs::read_dir(home.join("runs")).into_iter().flatten().flatten();
+        let named = runs.filter_map(|run| {
+            let document = serde_json::from_slice(&std::fs::read(run.path().join("RECEIPT.json")).ok()?).ok()?;
+            let receipt = Receipt::read(&document).ok()?;
+            let tenant = Tenant::new(receipt.predicate().get("tenant")?.as_str()?.to_owned()).ok()?;
+            let stated = receipt.predicate().get("ledger")?.get("origin")?.as_str()?;
+            (stated == origin(store.store_id(), &tenant)).then_some(tenant)
+        });
+        found.extend(named.take(1));
+    }
+    found
 }
 
 /// Whether a log is compared with the receipts that runs have left.
@@ -186,7 +206,7 @@ pub(crate) async fn walk(
         Receipts::Compared => {
             let rows = store.rows(&tenant, crate::key::announcements()).await.unwrap_or_default();
             // Who may not read the key compares nothing with receipts, and the report counts them.
-            let keys = Key::known_by(project, &rows).unwrap_or_default();
+            let keys = Key::known_of(project, &tenant, &rows).unwrap_or_default();
             (ReceiptHeads::read(project, &keys, &tenant, &log_name), known_head.expected(&log_name))
         }
         Receipts::Ignored => (ReceiptHeads::default(), Ok(None)),
@@ -194,6 +214,7 @@ pub(crate) async fn walk(
     let ReceiptHeads { mut heads, unknown: receipts_unknown, altered } = stated;
     let receipts_count = heads.len();
     let is_other = expected.as_ref().err().cloned();
+    let known_digest = expected.as_ref().ok().and_then(|known| known.as_ref().map(|known| known.head));
     heads.extend(expected.ok().flatten());
     // Who may not read the key can still compare what the checkpoints say with the log.
     let key = Key::find(project).ok().flatten();
@@ -256,7 +277,8 @@ pub(crate) async fn walk(
         && receipts == Receipts::Compared
         && let Some(head) = &head
     {
-        known_head.note(&log_name, head.frontier.size(), head.head);
+        // The walk has compared it with the known one.
+        known_head.note(&log_name, head.frontier.size(), head.head, |_| known_digest);
     }
     Ok(Finding { tenant, entries, root, checkpoints: count, receipts: receipts_count, receipts_unknown, bad })
 }

@@ -272,7 +272,10 @@ impl RunHands {
         let last = receipt_before(waiter, &self.shop.tenant, &self.facts.place, END)?;
         let previous = last.map(|(_, digest)| digest);
         let log_name = origin(waiter.journal.store_id(), &self.shop.tenant);
-        self.shop.known_head.note(&log_name, log.frontier.size(), log.head);
+        self.shop.known_head.note(&log_name, log.frontier.size(), log.head, |size| {
+            let last = waiter.journal.rows(&self.shop.tenant, Range::forwards(size - 1, 1));
+            waiter.wait(last).ok()?.first()?.hash.as_slice().try_into().ok().map(Digest)
+        });
         let mut predicate = json!({
             "receiptId": receipt_id,
             "runId": self.facts.run,

@@ -617,6 +617,157 @@ fn killed_command_leaves_the_folder_as_it_was() {
     assert!(!actum.path(".actum").exists());
 }
 
+/// Links in the place of obeyed folders or inside them, indexes and links in a repository's own folder, repositories that two
+/// commands put together, and names that are too long for another ending.
+#[test]
+fn nothing_obeyed_is_left_by_links_and_indexes() {
+    for who in Who::BOTH {
+        let actum = actum();
+        for (file, text) in [
+            ("scripts/check.sh", "mine"),
+            ("conf/tasks.json", "mine"),
+            ("linked/kept", "mine"),
+            ("tracked", "mine"),
+            ("half/HEAD", "ref: refs/heads/main\n"),
+            ("half/objects/x", "mine"),
+            ("half/refs/x", "mine"),
+        ] {
+            actum.file(file, text);
+        }
+        let git = |words: &[&str]| {
+            let mut git = other("git");
+            git.args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-C"]).arg(actum.folder()).args(words);
+            actum_testkit::program::run(git, b"").ok();
+        };
+        git(&["init", "-q", "."]);
+        git(&["add", "tracked"]);
+        git(&["commit", "-qm", "first"]);
+        for folder in [".husky", ".vscode"] {
+            fs::create_dir(actum.path(folder)).unwrap();
+        }
+        for (link, to) in [
+            (".husky/pre-commit", "../scripts/check.sh"),
+            (".vscode/tasks.json", "../conf/tasks.json"),
+            (".vscode/launch.json", "../conf/launch.json"),
+            (".yarn", "linked"),
+        ] {
+            std::os::unix::fs::symlink(to, actum.path(link)).unwrap();
+        }
+        own_all(actum.folder(), who);
+        let long = "0".repeat(240);
+        let script = format!(
+            "mkdir b g gh g/wrapper gh/workflows linked/releases; echo evil > b/config; ln -s b .bundle; \
+             echo evil > g/wrapper/gradle-wrapper.jar; ln -s g gradle; echo evil > gh/workflows/ci.yml; ln -s gh .github; \
+             echo evil > linked/releases/yarn.cjs; echo evil > scripts/check.sh; echo evil > conf/tasks.json; \
+             echo evil > conf/launch.json; export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'; \
+             blob=$(echo evil | git hash-object -w --stdin); \
+             git -c core.protectNTFS=false update-index --add --cacheinfo 100755,$blob,hooks/post-checkout; \
+             sed -i 's#hooks/post-checkout#.git/post-checkout#' .git/index; \
+             ln -sf /tmp/victim .git/COMMIT_EDITMSG; echo evil > half/config; \
+             echo evil > {long}.code-workspace; true"
+        );
+        who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", &script]);
+        let read = |name: &str| fs::read_to_string(actum.path(name)).unwrap_or_default();
+        for name in [
+            ".bundle/config",
+            "gradle/wrapper/gradle-wrapper.jar",
+            ".github/workflows/ci.yml",
+            ".yarn/releases/yarn.cjs",
+            ".husky/pre-commit",
+            ".vscode/tasks.json",
+            ".vscode/launch.json",
+            "half/config",
+        ] {
+            assert!(!read(name).contains("evil"), "{}: {name}", who.word());
+        }
+        assert!(
+            fs::symlink_metadata(actum.path(".git/COMMIT_EDITMSG")).is_ok_and(|found| found.is_file()),
+            "{}",
+            who.word()
+        );
+        let index = fs::read(actum.path(".git/index")).unwrap();
+        assert!(!index.windows(5).any(|part| part == b".git/"), "{}", who.word());
+        assert!(!actum.path(&format!("{long}.code-workspace")).exists(), "{}", who.word());
+    }
+}
+
+/// One command leaves a part of a repository, another one the rest.
+#[test]
+fn two_commands_make_no_repository() {
+    for (first, second) in [
+        ("mkdir x; echo 'ref: refs/heads/main' > x/HEAD; echo '[core]' > x/config", "mkdir -p x/objects x/refs/heads"),
+        ("mkdir -p x/objects; echo '[core]' > x/config", "mkdir -p x/refs/heads; echo 'ref: refs/heads/main' > x/HEAD"),
+    ] {
+        let actum = actum();
+        for script in [first, second] {
+            actum.run(&["sandbox", "--write", ".", "--", "sh", "-c", script]);
+        }
+        assert!(!(actum.path("x/config").exists() && actum.path("x/HEAD").exists()), "{first}");
+    }
+}
+
+/// What waits for leases of a reader, room that is reserved by requests of file systems, and folders as streams.
+#[test]
+fn readers_and_requests_stop_nobody() {
+    const LITE: &str = "import fcntl, os, struct\n\
+        def is_refused(ask):\n  try: ask(); return False\n  except OSError: return True\n\
+        f = open('made', 'w+b')\n\
+        print(is_refused(lambda: fcntl.fcntl(os.open('file', os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)),\n\
+        is_refused(lambda: fcntl.ioctl(f, 0x4030582A, struct.pack('hhqqii16x', 0, 0, 0, 1 << 30, 0, 0))),\n\
+        is_refused(lambda: fcntl.ioctl(f, 0x50009417, bytes(1000))))";
+    for who in Who::BOTH {
+        let actum = actum();
+        actum.file("file", "text");
+        own_all(actum.folder(), who);
+        let ended = who.run(&actum, &["sandbox", "--write", ".", "--", "/usr/bin/python3", "-c", LITE]);
+        assert_eq!(ended.stdout, "True True True\n", "{}: {}", who.word(), ended.stderr);
+        let binary = who.binary(&actum);
+        let ended = who.shell(&actum, &format!("{binary} sandbox -- true 2< ."));
+        assert_eq!(ended.code, 2, "{}", ended.stdout);
+    }
+}
+
+/// A new folder that cannot be listed hides nothing: the cell ends.
+#[test]
+fn folders_that_cannot_be_counted_end_the_cell() {
+    if !super::sandbox::is_root() {
+        return;
+    }
+    let actum = actum();
+    let program = actum.copy_for_nobody();
+    let folder = actum.path("w");
+    fs::create_dir(&folder).unwrap();
+    let script = format!(
+        "chown 65534:100 {0}; chmod 2775 {0}; cd {0}; exec setpriv --reuid=65534 --regid=65534 --groups=100 --inh-caps=-all \
+         env HOME=/nonexistent {1} sandbox --write . --disk-mb 10 -- sh -c \
+         'mkdir hid; cd hid; chmod 0311 .; for i in 1 2 3 4 5 6; do head -c 30000000 /dev/zero > $i; sleep 0.2; done'",
+        folder.display(),
+        program.display()
+    );
+    let ended = actum_testkit::program::run(
+        {
+            let mut shell = other("sh");
+            shell.args(["-c", &script]);
+            shell
+        },
+        b"",
+    );
+    assert_eq!(ended.code, 153, "{}", ended.stderr);
+}
+
+/// Folders that programs obey are not granted as such.
+#[test]
+fn obeyed_folders_are_not_granted() {
+    let actum = actum();
+    for folder in [".github/workflows", "gradle/wrapper", ".vscode"] {
+        fs::create_dir_all(actum.path(folder)).unwrap();
+        let ended = actum.run(&["sandbox", "--write", folder, "--", "true"]);
+        assert_eq!(ended.code, 2, "{folder}: {}", ended.stderr);
+        let inside = ["-C", folder, "sandbox", "--write", ".", "--", "true"];
+        assert_eq!(actum.run(&inside).code, 2, "{folder}");
+    }
+}
+
 /// State of a rebase, links that put-aside restores, and names that are not text.
 #[test]
 fn nothing_obeyed_is_left_by_further_detours() {

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ed25519_dalek::SigningKey;
 use ed25519_dalek::pkcs8::EncodePublicKey as _;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::receipt::slip_in;
@@ -276,4 +277,54 @@ fn a_server_remembers_the_newest_head() {
     let forged = json!({"id": "f1", "tenantId": "local", "module": "server", "source": "actum", "type": "configuration_loaded", "payload": {}});
     let refused = actum.run_with(&["ledger", "append", "--json", "-"], forged.to_string().as_bytes());
     assert_eq!(refused.json()["error"]["code"], "VALIDATION_ERROR", "{}", refused.stdout);
+}
+
+/// A run after the ledger was rolled back does not make the shorter history the known one.
+#[test]
+fn later_runs_do_not_hide_that_the_ledger_was_rolled_back() {
+    let actum = at_home();
+    let database = actum.path(".actum/actum.db");
+    let submit = |name: &str| one(&actum, item(name, "a"), &[]).1;
+    submit("one");
+    let old = actum.path("old.db");
+    let backup = format!("VACUUM INTO '{}'", old.display());
+    Connection::open(&database).unwrap().execute(&backup, []).unwrap();
+    let second = submit("two");
+    assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
+    for ending in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(database.with_extension(format!("db{ending}")));
+    }
+    fs::rename(&old, &database).unwrap();
+    fs::remove_dir_all(actum.path(&format!(".actum/runs/{}", id(&second)))).unwrap();
+    assert_eq!(actum.run(&["ledger", "verify"]).code, 1);
+    submit("three");
+    submit("four");
+    let verified = actum.run(&["ledger", "verify", "--json"]);
+    assert_eq!((verified.code, &verified.json()["valid"]), (1, &json!(false)), "{}", verified.stdout);
+}
+
+/// A ledger without entries contradicts receipts, and the head that this user has seen.
+#[test]
+fn erased_ledger_is_found() {
+    for forgets_receipts in [false, true] {
+        let actum = at_home();
+        let (_, run) = one(&actum, item("i", "a"), &[]);
+        assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
+        let database = Connection::open(actum.path(".actum/actum.db")).unwrap();
+        for table in ["ledger_entry", "ledger_log", "ledger_node", "checkpoint"] {
+            database.execute(&format!("DELETE FROM {table}"), []).unwrap();
+        }
+        if forgets_receipts {
+            fs::remove_dir_all(actum.path(&format!(".actum/runs/{}", id(&run)))).unwrap();
+        }
+        for command in [&["ledger", "verify", "--json"], &["store", "check", "--json"]] {
+            let verified = actum.run(command);
+            assert_eq!(
+                (verified.code, &verified.json()["valid"]),
+                (1, &json!(false)),
+                "{command:?}: {}",
+                verified.stdout
+            );
+        }
+    }
 }

@@ -313,3 +313,15 @@ fn a_full_disk_is_said_and_the_workspace_is_as_it_was() {
     let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{stdout}\n{stderr}");
 }
+
+/// Folders as deep as a result may have them, and deeper: neither ends the process that executes the run.
+#[test]
+fn deep_folders_end_no_worker() {
+    for (depth, is_admitted) in [(400, true), (2_000, false)] {
+        let script = format!("i=0; while [ $i -lt {depth} ]; do mkdir d && cd d; i=$((i+1)); done; echo x > f");
+        let actum = super::run::project(&[("a", &script)]);
+        let (code, run) = super::run::one(&actum, super::run::item("i", "a"), &[]);
+        assert!([0, 1, 3].contains(&code), "{depth}: {code} {run}");
+        assert_eq!(run["status"] == "success", is_admitted, "{depth}: {run}");
+    }
+}
