@@ -13,8 +13,10 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use futures_util::stream::poll_fn;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
+use crate::api::share::{Share, Shares, Whose};
 use crate::http::{comes_from_here, is_same, values_in};
 
 /// The content of one question. Providers take no more either.
@@ -26,10 +28,15 @@ const QUESTION_VALUES_FREE: usize = 100_000;
 const BYTES_PER_VALUE: usize = 16;
 /// So many other values take as much memory as an object does.
 const OBJECT_VALUES: usize = 10;
-/// All questions under way together, in KiB; others wait until there is room.
-const QUESTIONS_KIB: u32 = 64 << 10;
+/// All questions under way together, in KiB, those of one tenant and those of one token; others wait until there is room. One that does
+/// not say how large it is fits into each.
+const QUESTIONS_KIB: usize = 128 << 10;
+const QUESTIONS_KIB_OF_TENANT: usize = 66 << 10;
+const QUESTIONS_KIB_OF_TOKEN: usize = 33 << 10;
 /// Exchanges under way at once; others wait.
 const EXCHANGES_MAX: usize = 64;
+/// How long a question waits for room, and for its turn.
+const TURN_PATIENCE: Duration = Duration::from_secs(15);
 /// Pieces that wait for a caller who reads slowly.
 const PIECES_MAX: usize = 64;
 /// Headers that are handed on: what a caller may tell a provider about the form of his question.
@@ -111,16 +118,23 @@ impl Teller {
 pub(crate) struct Gate {
     key: Arc<str>,
     models: Arc<dyn Models>,
-    exchanges: Arc<Semaphore>,
-    room: Arc<Semaphore>,
+    exchanges: Arc<Shares>,
+    room: Arc<Shares>,
+    /// In whose share questions are; nobody's if all are one caller's.
+    whose: Option<Whose>,
     patience: Duration,
 }
 
 impl Gate {
     pub(crate) fn new(key: &str, models: Arc<dyn Models>, patience: Duration) -> Self {
-        let exchanges = Arc::new(Semaphore::new(EXCHANGES_MAX));
-        let room = Arc::new(Semaphore::new(QUESTIONS_KIB as usize));
-        Self { key: key.into(), models, exchanges, room, patience }
+        let exchanges = Arc::new(Shares::new(EXCHANGES_MAX));
+        let room = Arc::new(Shares::with(QUESTIONS_KIB, QUESTIONS_KIB_OF_TENANT, QUESTIONS_KIB_OF_TOKEN));
+        Self { key: key.into(), models, exchanges, room, whose: None, patience }
+    }
+
+    /// The same in the share of a caller.
+    pub(crate) fn of(self, whose: Whose) -> Self {
+        Self { whose: Some(whose), ..self }
     }
 
     /// Another door for other models, with the same room behind it: however many doors there are, no more is under way.
@@ -132,11 +146,11 @@ impl Gate {
         let (head, body) = request.into_parts();
         let flaw = (!comes_from_here(&head.uri, &head.headers)).then_some(Flaw::Elsewhere);
         let is_allowed = flaw.is_none() && self.is_known(&head.uri, &head.headers);
-        self.take(&head.method, &head.uri, &head.headers, body, (is_allowed, flaw)).await
+        self.take(&head.method, &head.uri, &head.headers, body, (is_allowed, flaw)).await.0
     }
 
-    /// For somebody who was asked for his key elsewhere.
-    pub(crate) async fn let_in(&self, method: &Method, uri: &Uri, headers: &HeaderMap, body: Body) -> Response {
+    /// For a caller whose token was checked elsewhere. Returns also how long the question was.
+    pub(crate) async fn let_in(&self, method: &Method, uri: &Uri, headers: &HeaderMap, body: Body) -> (Response, u64) {
         self.take(method, uri, headers, body, (true, None)).await
     }
 
@@ -147,9 +161,15 @@ impl Gate {
         headers: &HeaderMap,
         body: Body,
         (is_allowed, flaw): (bool, Option<Flaw>),
-    ) -> Response {
+    ) -> (Response, u64) {
         let is_question = is_allowed && *method == Method::POST;
-        let room = if is_question { self.room_for(body.size_hint().exact()).await } else { None };
+        let room = match is_question {
+            true => match self.room_for(body.size_hint().exact()).await {
+                Some(room) => Some(room),
+                None => return (busy(), 0),
+            },
+            false => None,
+        };
         let (body, flaw) = match is_question {
             true => match self.content(body).await {
                 Ok(body) => (body, None),
@@ -169,19 +189,22 @@ impl Gate {
             body,
             flaw,
         };
-        self.answer(asked, room).await
+        let length = asked.body.len() as u64;
+        (self.answer(asked, room).await, length)
     }
 
     /// Room for a question, kept until it is answered. One that does not say how large it is may be as large as any.
-    async fn room_for(&self, bytes: Option<u64>) -> Option<OwnedSemaphorePermit> {
+    async fn room_for(&self, bytes: Option<u64>) -> Option<Share> {
         let bytes = bytes.unwrap_or(u64::MAX).min(QUESTION_BYTES_MAX as u64);
-        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(QUESTIONS_KIB).min(QUESTIONS_KIB);
-        Arc::clone(&self.room).acquire_many_owned(kib).await.ok()
+        let kib = usize::try_from(bytes / 1024 + 1).unwrap_or(QUESTIONS_KIB_OF_TOKEN).min(QUESTIONS_KIB_OF_TOKEN);
+        timeout(TURN_PATIENCE, self.room.take(self.whose.as_ref(), kib)).await.ok()?.ok()
     }
 
-    async fn answer(&self, asked: Asked, room: Option<OwnedSemaphorePermit>) -> Response {
-        // Never closed.
-        let Ok(turn) = Arc::clone(&self.exchanges).acquire_owned().await else { return broken() };
+    async fn answer(&self, asked: Asked, room: Option<Share>) -> Response {
+        let turn = match timeout(TURN_PATIENCE, self.exchanges.take(self.whose.as_ref(), 1)).await {
+            Ok(Ok(turn)) => turn,
+            _ => return busy(),
+        };
         let (head, told) = oneshot::channel();
         let (pieces, mut waiting) = mpsc::channel(PIECES_MAX);
         let exchange = Arc::clone(&self.models).ask(asked, Teller { head: Some(head), pieces });
@@ -212,7 +235,7 @@ impl Gate {
         if body.size_hint().lower() > QUESTION_BYTES_MAX as u64 {
             return Err(Flaw::TooLarge);
         }
-        let content = match tokio::time::timeout(self.patience, to_bytes(body, QUESTION_BYTES_MAX)).await {
+        let content = match timeout(self.patience, to_bytes(body, QUESTION_BYTES_MAX)).await {
             Ok(Ok(content)) => content,
             Ok(Err(_)) => return Err(Flaw::TooLarge),
             Err(_) => return Err(Flaw::TooSlow),
@@ -231,9 +254,7 @@ impl Gate {
 
     /// Returns when no exchange is under way any more.
     pub(crate) async fn settled(&self) {
-        let all = u32::try_from(EXCHANGES_MAX).unwrap_or(u32::MAX);
-        // An error would mean that nobody can begin one either.
-        self.exchanges.acquire_many(all).await.map(drop).unwrap_or_default();
+        self.exchanges.settled().await;
     }
 }
 
@@ -242,6 +263,14 @@ pub(crate) fn is_swollen(json: &[u8]) -> bool {
     let objects = json.iter().filter(|byte| **byte == b'{').count();
     let values = values_in(json) + objects * (OBJECT_VALUES - 1);
     values > QUESTION_VALUES_FREE + json.len() / BYTES_PER_VALUE
+}
+
+/// As many questions are under way as there is room for.
+fn busy() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("15"));
+    response
 }
 
 /// Only if whoever answers gave up without a word.

@@ -373,9 +373,6 @@ impl Face for Front {
     fn models(&self, caller: &Caller) -> Result<Arc<dyn Models>, Refused> {
         let mut purses = self.purses.lock().unwrap_or_else(PoisonError::into_inner);
         let config = self.config.current().map_err(|failure| refusal_of(&failure))?;
-        // Each call leaves entries, too.
-        let tenant = Tenant::new(caller.tenant.as_str()).map_err(|e| refusal_of(&bad_tenant(&e)))?;
-        self.quotas.admit(&tenant, &caller.token, 0, &config.server).map_err(|failure| refusal_of(&failure))?;
         let in_force = config.digest;
         if let Some((gateway, _, config)) = purses.get(&caller.token) {
             if *config == in_force {
@@ -394,6 +391,20 @@ impl Face for Front {
         let (gateway, alive) = opened().map_err(|failure| refusal_of(&failure))?;
         purses.insert(caller.token.clone(), (Arc::clone(&gateway), alive, in_force));
         Ok(gateway)
+    }
+
+    fn admit_question(&self, caller: &Caller, bytes: u64) -> Result<(), Refused> {
+        let admit = || {
+            let tenant = Tenant::new(caller.tenant.as_str()).map_err(|e| bad_tenant(&e))?;
+            self.quotas.admit(&tenant, &caller.token, bytes, &self.config.current()?.server).map(drop)
+        };
+        admit().map_err(|failure: Failure| refusal_of(&failure))
+    }
+
+    fn note_question(&self, caller: &Caller, bytes: u64) {
+        if let Ok(tenant) = Tenant::new(caller.tenant.as_str()) {
+            self.quotas.note(&tenant, &caller.token, bytes);
+        }
     }
 
     fn openapi(&self) -> Arc<[u8]> {

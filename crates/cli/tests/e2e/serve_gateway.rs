@@ -96,6 +96,50 @@ fn who_may_not_spend_reaches_no_model() {
     assert!(upstream.requests().is_empty(), "nobody was asked");
 }
 
+/// Questions of one tenant that never end leave room for those of others.
+#[test]
+fn one_tenant_does_not_keep_models_from_others() {
+    use std::io::Write as _;
+
+    let (_upstream, actum, server) = started(1);
+    asked(&actum, &["spend", "authorize", "--max-total", &ENOUGH.to_string(), "--json"]);
+    let (own, other) = (token(&actum, "operator", &[]), token(&actum, "operator", &["--tenant", "acme"]));
+    let silent: Vec<_> = (0..4)
+        .map(|_| {
+            let mut stream = std::net::TcpStream::connect(server.at).unwrap();
+            write!(
+                stream,
+                "POST /gateway/openai/v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {other}\r\n\
+                 content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{\r\n",
+                server.at
+            )
+            .unwrap();
+            stream
+        })
+        .collect();
+    // Its turn comes while all of them wait, or not within the time that a question waits for room.
+    let answered = chat(&server, &[("authorization", &bearer(&own))]);
+    assert_eq!(answered.status, 200, "{answered:?}");
+    drop(silent);
+}
+
+/// Questions are kept, so they count for the quotas of storage.
+#[test]
+fn questions_for_models_count_for_quotas() {
+    let (_upstream, actum, server) = started(0);
+    assert_eq!(server.stop().0, 0);
+    let text = std::fs::read_to_string(actum.path("actum.toml")).unwrap();
+    actum.file("actum.toml", format!("{text}\n[server]\ntoken_storage_mb = 1\n"));
+    let server = Server::start(&actum, &["--workers", "0"]);
+    let entry = bearer(&token(&actum, "operator", &[]));
+    let question =
+        json!({"model": "stub-1", "messages": [{"role": "user", "content": "x".repeat(400_000)}]}).to_string();
+    let ask =
+        || server.ask_with("POST", "/gateway/openai/v1/chat/completions", &[("authorization", &entry)], &question);
+    let statuses: Vec<u16> = (0..4).map(|_| ask().status).collect();
+    assert!(statuses[..2].iter().all(|status| *status != 507) && statuses[3] == 507, "{statuses:?}");
+}
+
 #[test]
 fn tokens_are_made_listed_and_taken_back_over_http() {
     let (_upstream, actum, server) = started(0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actum_api::error;
 use actum_api::route::Need;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::http::header;
 use axum::http::request::Parts;
 use axum::http::uri::{PathAndQuery, Uri};
@@ -21,6 +21,7 @@ use super::answer::{self, REQUEST_ID, Reply};
 use super::door;
 use super::line::Record;
 use super::request::Desk;
+use super::share::Whose;
 use crate::bridge::Refused;
 use crate::models::{Gate, Models};
 
@@ -51,6 +52,7 @@ impl Gates {
             Some(other) => other.beside(models),
             None => Gate::new("", models, patience),
         };
+        let gate = gate.of(Whose::from(caller));
         if gates.len() >= GATES_MAX {
             gates.clear();
         }
@@ -107,7 +109,11 @@ impl Desk {
         }
         self.pace.take(&caller.token, Instant::now()).map_err(answer::too_often)?;
         let gate = self.gate(&caller).await?;
-        let mut response = gate.let_in(&head.method, &uri, &head.headers, body).await;
+        let (face, whose, expected) = (Arc::clone(&self.face), caller.clone(), body.size_hint().lower());
+        self.enters.work(move || face.admit_question(&whose, expected)).await??;
+        let (mut response, length) = gate.let_in(&head.method, &uri, &head.headers, body).await;
+        let face = Arc::clone(&self.face);
+        self.enters.work(move || face.note_question(&caller, length)).await?;
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         // Ours, or looked at when it came.

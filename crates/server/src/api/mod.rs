@@ -120,6 +120,10 @@ pub trait Face: Send + Sync + 'static {
     fn keep(&self, caller: &Caller, key: &str, request_hash: &str, answer: &Answer);
     /// Models for a caller who may spend, at his tenant's cost; the same for the same token. Or why there are none.
     fn models(&self, caller: &Caller) -> Result<Arc<dyn Models>, Refused>;
+    /// Fails if a question of so many bytes for a model would go beyond a quota of storage: questions are kept.
+    fn admit_question(&self, caller: &Caller, bytes: u64) -> Result<(), Refused>;
+    /// Counts a question that was kept.
+    fn note_question(&self, caller: &Caller, bytes: u64);
     /// The OpenAPI document, asked for once.
     fn openapi(&self) -> Arc<[u8]>;
     /// Whether commands can be run, or why not.

@@ -182,6 +182,12 @@ impl Face for Fake {
         self.kept.lock().unwrap().insert(name(caller, key), kept);
     }
 
+    fn admit_question(&self, _: &Caller, _: u64) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn note_question(&self, _: &Caller, _: u64) {}
+
     fn models(&self, _: &Caller) -> Result<Arc<dyn crate::Models>, Refused> {
         Err(Refused::named(error::NOT_FOUND, "there are no models here", &Value::Null, None))
     }
