@@ -37,6 +37,7 @@ const IN_GIT: &[&str] = &[
     "sequencer",
     "remotes",
     "branches",
+    "lazygit.yml",
 ];
 
 /// What programs obey in repositories of other systems. What a repository keeps there besides has to stay writable.

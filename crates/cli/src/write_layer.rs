@@ -157,8 +157,12 @@ impl WriteLayer {
                 std::os::unix::fs::lchown(path, Some(found.uid()), Some(found.gid()))?;
             }
         }
-        // The rights of the layer are those of the folder.
-        fs::set_permissions(&upper, fs::Permissions::from_mode(found.mode() & 0o7777))?;
+        // The rights of the layer are those of the folder, but for the group that new files would get: nobody in the cell is in
+        // it, and what belongs to it could not be counted.
+        if !actum_sandbox::is_root() {
+            std::os::unix::fs::lchown(&upper, None, Some(rustix::process::getegid().as_raw()))?;
+        }
+        fs::set_permissions(&upper, fs::Permissions::from_mode(found.mode() & 0o5777))?;
         let made = fs::symlink_metadata(&upper)?;
         let since = (made.ctime(), made.ctime_nsec());
         Ok(Self { folder: folder.to_owned(), own, since, _lock: lock })

@@ -84,7 +84,9 @@ pub fn put_folder(top: &Path, inner: &Path, mode: u32) -> io::Result<()> {
     let opened = openat2(&above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)?;
     // The folder that is open, whatever has its name by now.
     let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    if std::fs::metadata(&itself)?.mode() & 0o7777 != mode {
+    let found = std::fs::metadata(&itself)?.mode();
+    let mode = mode | (found & SET_GROUP);
+    if found & 0o7777 != mode {
         std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(mode))?;
     }
     // Root's commands write in the name of the folder's owner.
@@ -100,8 +102,18 @@ pub fn put_folder(top: &Path, inner: &Path, mode: u32) -> io::Result<()> {
 pub fn put_in_place(from: &Path, to: &Path, inner: &Path) -> io::Result<()> {
     let (source, name) = place(from, inner)?;
     let (target, _) = place(to, inner)?;
-    Ok(rustix::fs::renameat(&source, name, &target, name)?)
+    rustix::fs::renameat(&source, name, &target, name)?;
+    // Made in the folder itself, it would have got its group.
+    let folder = rustix::fs::fstat(&target)?;
+    if folder.st_mode & SET_GROUP != 0 {
+        let group = rustix::fs::Gid::from_raw(folder.st_gid);
+        rustix::fs::chownat(&target, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
 }
+
+/// New files in such a folder belong to the folder's group.
+const SET_GROUP: u32 = 0o2000;
 
 /// Removes what is at a path beneath `top`, a folder with all that is in it.
 pub fn remove_all_beneath(top: &Path, inner: &Path) -> io::Result<()> {

@@ -39,6 +39,10 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "FILE")]
     checkpoint: Vec<PathBuf>,
 
+    /// Accept receipts of another log, because the store was replaced
+    #[arg(long)]
+    other_logs: bool,
+
     /// The public key (PEM) that must have signed it [default: the project's own]
     #[arg(long, value_name = "FILE", requires = "checkpoint")]
     key: Option<PathBuf>,
@@ -77,7 +81,8 @@ impl Verify {
             let notes = kept_by_witnesses(project, &origin(store.store_id(), &tenant))?;
             let witnessed = notes.iter().filter_map(|note| Checkpoint::parse(note).ok());
             let all: Vec<_> = given.iter().cloned().chain(witnessed).collect();
-            findings.push(walk(project, store, tenant, &all, Receipts::Compared).await?);
+            let receipts = if self.other_logs { Receipts::OfThisLog } else { Receipts::Compared };
+            findings.push(walk(project, store, tenant, &all, receipts).await?);
         }
         report(&findings, out)
     }
@@ -140,6 +145,8 @@ pub(crate) fn expected_tenants(project: &Project, store: &Arc<dyn Store>) -> Vec
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receipts {
     Compared,
+    /// The same, but for those of other logs.
+    OfThisLog,
     /// The log is a copy, which may be older than they are.
     Ignored,
 }
@@ -152,6 +159,8 @@ struct ReceiptHeads {
     unknown: usize,
     /// Receipts that are not what was signed.
     altered: Vec<String>,
+    /// Receipts of other logs.
+    elsewhere: usize,
 }
 
 impl ReceiptHeads {
@@ -175,7 +184,10 @@ impl ReceiptHeads {
                 found.altered.push(name);
                 continue;
             }
-            found.heads.extend(stated_head(&receipt, log_name, name));
+            match stated_head(&receipt, log_name, name) {
+                Some(head) => found.heads.push(head),
+                None => found.elsewhere += 1,
+            }
         }
         found
     }
@@ -203,7 +215,7 @@ pub(crate) async fn walk(
     let log_name = origin(store.store_id(), &tenant);
     let known_head = KnownHead::of(project, &tenant);
     let (stated, expected) = match receipts {
-        Receipts::Compared => {
+        Receipts::Compared | Receipts::OfThisLog => {
             let rows = store.rows(&tenant, crate::key::announcements()).await.unwrap_or_default();
             // Who may not read the key compares nothing with receipts, and the report counts them.
             let keys = Key::known_of(project, &tenant, &rows).unwrap_or_default();
@@ -211,7 +223,7 @@ pub(crate) async fn walk(
         }
         Receipts::Ignored => (ReceiptHeads::default(), Ok(None)),
     };
-    let ReceiptHeads { mut heads, unknown: receipts_unknown, altered } = stated;
+    let ReceiptHeads { mut heads, unknown: receipts_unknown, altered, elsewhere } = stated;
     let receipts_count = heads.len();
     let is_other = expected.as_ref().err().cloned();
     let known_digest = expected.as_ref().ok().and_then(|known| known.as_ref().map(|known| known.head));
@@ -270,11 +282,18 @@ pub(crate) async fn walk(
         };
     }
     if bad.is_none() {
-        let flaw = altered.into_iter().next().map(Flaw::ReceiptAltered).or(is_other.map(Flaw::OtherLog));
+        let of_others = (elsewhere > 0 && receipts == Receipts::Compared).then(|| {
+            format!(
+                "{} of another log than this one, of {entries} entries; `--other-logs` accepts that if the store was replaced",
+                crate::ui::count(elsewhere as u64, "receipt is", "receipts are")
+            )
+        });
+        let flaw = altered.into_iter().next().map(Flaw::ReceiptAltered);
+        let flaw = flaw.or(is_other.map(Flaw::OtherLog)).or(of_others.map(Flaw::OtherLog));
         bad = flaw.map(|flaw| Bad { tenant: tenant.to_string(), seq: entries.saturating_sub(1), id: None, flaw });
     }
     if bad.is_none()
-        && receipts == Receipts::Compared
+        && receipts != Receipts::Ignored
         && let Some(head) = &head
     {
         // The walk has compared it with the known one.

@@ -43,7 +43,7 @@ fn at_home() -> AtHome {
 /// Copies the store of a project to a file in it.
 pub(crate) fn save(actum: &Program, name: &str) {
     // Everything in one file, so that the copy is whole.
-    let database = rusqlite::Connection::open(actum.path(".actum/actum.db")).unwrap();
+    let database = Connection::open(actum.path(".actum/actum.db")).unwrap();
     database.execute("VACUUM INTO ?1", [actum.path(name).to_str().unwrap()]).unwrap();
 }
 
@@ -327,4 +327,19 @@ fn erased_ledger_is_found() {
             );
         }
     }
+}
+
+/// Another id of the store does not take receipts out of the comparison.
+#[test]
+fn receipts_of_another_log_are_a_finding() {
+    let actum = project(&[("a", "echo x > made")]);
+    one(&actum, item("i", "a"), &[]);
+    assert_eq!(actum.run(&["ledger", "verify"]).code, 0);
+    let database = Connection::open(actum.path(".actum/actum.db")).unwrap();
+    database.execute("UPDATE store SET id = '01a1f656-0000-70ff-9d17-6e09e6cbfd6d'", []).unwrap();
+    database.execute("DELETE FROM checkpoint", []).unwrap();
+    let verified = actum.run(&["ledger", "verify"]);
+    assert_eq!(verified.code, 1, "{}", verified.stdout);
+    assert!(verified.stderr.contains("1 receipt is of another log"), "{}", verified.stderr);
+    assert_eq!(actum.run(&["ledger", "verify", "--other-logs"]).code, 0);
 }
