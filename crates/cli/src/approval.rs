@@ -283,7 +283,8 @@ pub(crate) fn decide(
     // Whoever moves it away decides; everybody else finds it gone.
     let claimed = folder(home, DECIDING)?.join(&name);
     if fs::rename(&path, &claimed).is_err() {
-        let failure = Failure::new(error::NOT_FOUND, format!("somebody else has decided about {id:?} meanwhile"));
+        let failure =
+            Failure::new(error::NOT_FOUND, format!("the request {id:?} was decided by another caller meanwhile"));
         return Err(failure.hint("`actum approvals list` shows how"));
     }
     if let Err(failure) = tell(&told).and_then(|()| save(&place, &value)) {

@@ -2,9 +2,12 @@
 //! that lead into it, and files that git's own configuration names.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+
+use actum_sandbox::View;
 
 use crate::obeyed::{self, ObeyedKind};
 
@@ -164,11 +167,13 @@ fn config_of(tree: &Path) -> Option<PathBuf> {
 }
 
 /// What settings name, each as a path that it may mean.
-fn named_in(tree: &Path, which: &[&std::ffi::OsStr]) -> Vec<PathBuf> {
-    let mut git = Command::new("git");
-    git.arg("config").args(which).args(["--includes", "--show-origin", "--list", "-z"]).current_dir(tree);
-    git.stdin(Stdio::null()).stderr(Stdio::null());
-    let Ok(ended) = git.output() else { return Vec::new() };
+fn named_in(tree: &Path, which: &[&OsStr]) -> Vec<PathBuf> {
+    let words = ["git", "config"].map(OsString::from).into_iter().chain(which.iter().map(OsString::from));
+    let words = words.chain(["--includes", "--show-origin", "--list", "-z"].map(OsString::from));
+    let command = actum_sandbox::command(&View::Folder(tree.to_owned()), Path::new(""), &words.collect::<Vec<_>>());
+    let Ok(ended) = command.and_then(|mut git| git.stdin(Stdio::null()).stderr(Stdio::null()).output()) else {
+        return Vec::new();
+    };
     let text = String::from_utf8_lossy(&ended.stdout);
     let (mut found, mut parts) = (Vec::new(), text.split('\0'));
     while let (Some(origin), Some(setting)) = (parts.next(), parts.next()) {

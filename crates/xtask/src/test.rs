@@ -92,7 +92,7 @@ fn is_root() -> bool {
 }
 
 fn as_ordinary_user() -> Command {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/as_nobody.sh");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/as_ordinary_user.sh");
     let mut command = program::cargo();
     command.args(["test", "--package", "actum", "--locked", "--no-fail-fast", "--test", "e2e", "--config"]);
     command.arg(format!("target.'cfg(all())'.runner = ['unshare', '-m', 'sh', '{script}']"));
