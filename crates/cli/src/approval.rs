@@ -128,7 +128,10 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
             let _ = fs::remove_file(path);
         }
     }
-    let waiting = all(home, "pending")?.into_iter().find(|(_, value)| is_ours(value));
+    reclaim(home)?;
+    let mut waiting = all(home, "pending")?;
+    waiting.extend(all(home, DECIDING)?);
+    let waiting = waiting.into_iter().find(|(_, value)| is_ours(value));
     if let Some((_, value)) = all(home, "denied")?.into_iter().find(|(_, value)| is_ours(value)) {
         let message = format!("{} asked for {}, and a person said no", request.tool, request.wants.join(" and "));
         return Err(Failure::new(error::APPROVAL_DENIED, message)
@@ -216,10 +219,29 @@ fn redacted(value: &Value) -> Value {
     }
 }
 
+/// How long a decision may take to be put on record.
+const DECISION_WAIT: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// Lets requests wait again whose decision was never finished, because the process ended.
+fn reclaim(home: &Path) -> Result<(), Failure> {
+    for (path, _) in all(home, DECIDING)? {
+        let age = fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
+        if let Some(name) = path.file_name().filter(|_| age.is_some_and(|age| age > DECISION_WAIT)) {
+            let _ = fs::rename(&path, folder(home, "pending")?.join(name));
+        }
+    }
+    Ok(())
+}
+
 /// Everything there is, with its state.
 pub(crate) fn list(home: &Path) -> Result<Vec<Value>, Failure> {
+    reclaim(home)?;
     let now = Timestamp::now();
     let mut found = Vec::new();
+    for (_, mut value) in all(home, DECIDING)? {
+        value["state"] = "pending".into();
+        found.push(value);
+    }
     for state in STATES {
         for (_, mut value) in all(home, state)? {
             let is_open = state == "pending" || state == "approved";
@@ -280,7 +302,7 @@ pub(crate) fn decide(
     let place = folder(home, state)?.join(&name);
     let mut told = value.clone();
     told["state"] = state.into();
-    // Whoever moves it away decides; everybody else finds it gone.
+    // The caller that moves it away decides; all others find it gone.
     let claimed = folder(home, DECIDING)?.join(&name);
     if fs::rename(&path, &claimed).is_err() {
         let failure =

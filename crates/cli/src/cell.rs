@@ -330,7 +330,8 @@ impl HiddenEntries<'_> {
                 // A file is granted by its own name.
                 Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => continue,
                 Err(e) => {
-                    let message = format!("{} cannot be searched for what has to be hidden: {e}", folder.display());
+                    // The path may be as long as a program could make it.
+                    let message = format!("{} cannot be searched for what has to be hidden: {e}", top.display());
                     return Err(Failure::of_io(message, &e));
                 }
             };
@@ -404,6 +405,28 @@ fn is_through_link_in(path: &Path, folder: &Path) -> bool {
         }
     }
     false
+}
+
+/// The links that are followed on the way to a path, the path itself among them.
+pub(crate) fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
+    let mut left: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
+    let (mut at, mut found) = (PathBuf::new(), Vec::new());
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        match std::fs::read_link(&next) {
+            Ok(_) if found.len() >= LINKS_MAX => return found,
+            Ok(target) => {
+                found.push(next);
+                left.extend(target.iter().rev().filter(|part| *part != ".").map(OsString::from));
+            }
+            Err(_) => at = next,
+        }
+    }
+    found
 }
 
 /// Links that are followed on one way.

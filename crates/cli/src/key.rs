@@ -265,7 +265,7 @@ impl Key {
         Self::trusted_by(project, Self::known(project)?, rows)
     }
 
-    /// The same for a tenant of the project, whoever asks.
+    /// The same for a tenant of the project, also for callers of other tenants.
     pub(crate) fn known_of(project: &Project, tenant: &Tenant, rows: &[Row]) -> Result<TrustedKeys, Failure> {
         if project.tenant().is_ok_and(|own| own == *tenant) {
             return Self::known_by(project, rows);

@@ -17,6 +17,7 @@ mod face;
 mod failure;
 mod feed;
 mod folder;
+mod git_index;
 mod hook;
 mod housekeeping;
 mod key;

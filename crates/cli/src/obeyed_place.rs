@@ -52,7 +52,15 @@ const GIT_KEYS: &[(&str, &str)] = &[
     ("remote.", "vcs"),
     ("submodule.", "update"),
     ("sendemail.", "cmd"),
+    ("sendemail.", "smtpserver"),
+    ("instaweb.", "httpd"),
     ("hook.", "command"),
+    ("gc.", "recentobjectshook"),
+    ("tar.", "command"),
+    ("imap.", "tunnel"),
+    ("guitool.", "cmd"),
+    ("core.", "worktree"),
+    ("gpg.", "allowedsignersfile"),
 ];
 
 /// A workspace in its project.
@@ -111,7 +119,7 @@ impl Place<'_> {
         let above = folder.ancestors().take_while(|above| above.starts_with(self.root));
         let trees: Vec<&Path> = above.filter(|above| above.join(".git").symlink_metadata().is_ok()).collect();
         for tree in &trees {
-            if let Some(file) = config_of(tree) {
+            for file in configs_of(tree) {
                 let file = file.into_os_string();
                 found.extend(named_in(tree, &["-f".as_ref(), &file]).iter().filter_map(|path| within(folder, path)));
             }
@@ -154,44 +162,74 @@ fn resolved(path: &Path) -> PathBuf {
     done
 }
 
-/// The file with the settings of a working tree's repository.
-fn config_of(tree: &Path) -> Option<PathBuf> {
+/// The files with the settings of a working tree and its repository.
+fn configs_of(tree: &Path) -> Vec<PathBuf> {
     let own = tree.join(".git");
     let folder = match fs::read_to_string(&own) {
         // In a worktree or a submodule, a file says where the repository is.
-        Ok(text) => tree.join(text.strip_prefix("gitdir:")?.trim()),
+        Ok(text) => match text.strip_prefix("gitdir:") {
+            Some(place) => tree.join(place.trim()),
+            None => return Vec::new(),
+        },
         Err(_) => own,
     };
     let common = fs::read_to_string(folder.join("commondir")).ok().map(|text| folder.join(text.trim()));
-    Some(common.unwrap_or(folder).join("config"))
+    let files = [common.unwrap_or_else(|| folder.clone()).join("config"), folder.join("config.worktree")];
+    files.into_iter().filter(|file| file.is_file()).collect()
 }
+
+/// Files that include one another are followed so far.
+const INCLUDES_MAX: usize = 8;
 
 /// What settings name, each as a path that it may mean.
 fn named_in(tree: &Path, which: &[&OsStr]) -> Vec<PathBuf> {
+    let (mut found, mut included) = (Vec::new(), Vec::new());
+    read_settings(tree, which, &mut found, &mut included);
+    // Also what is included under a condition that does not hold at the moment.
+    let mut read = BTreeSet::new();
+    while let Some(file) = included.pop().filter(|_| read.len() < INCLUDES_MAX) {
+        if read.insert(file.clone()) {
+            read_settings(tree, &["-f".as_ref(), file.as_os_str()], &mut found, &mut included);
+        }
+    }
+    found
+}
+
+fn read_settings(tree: &Path, which: &[&OsStr], found: &mut Vec<PathBuf>, included: &mut Vec<PathBuf>) {
     let words = ["git", "config"].map(OsString::from).into_iter().chain(which.iter().map(OsString::from));
     let words = words.chain(["--includes", "--show-origin", "--list", "-z"].map(OsString::from));
     let command = actum_sandbox::command(&View::Folder(tree.to_owned()), Path::new(""), &words.collect::<Vec<_>>());
-    let Ok(ended) = command.and_then(|mut git| git.stdin(Stdio::null()).stderr(Stdio::null()).output()) else {
-        return Vec::new();
-    };
+    let Ok(ended) = command.and_then(|mut git| git.stdin(Stdio::null()).stderr(Stdio::null()).output()) else { return };
     let text = String::from_utf8_lossy(&ended.stdout);
-    let (mut found, mut parts) = (Vec::new(), text.split('\0'));
+    let mut parts = text.split('\0');
+    // A word may be one of many things; the working tree as a whole is none of them.
+    let is_inner = |path: &PathBuf| path != tree && !tree.starts_with(path);
     while let (Some(origin), Some(setting)) = (parts.next(), parts.next()) {
         // A file that is included is obeyed as a whole.
         let file = origin.strip_prefix("file:").map(|file| resolved(&tree.join(file)));
         let (key, value) = setting.split_once('\n').unwrap_or((setting, ""));
         let key = key.to_ascii_lowercase();
         if GIT_KEYS.iter().any(|(section, name)| key.starts_with(section) && key.ends_with(name)) {
+            let beside = file.as_deref().and_then(Path::parent).unwrap_or(tree);
+            let meant =
+                |word: &str| [tree, beside].map(|base| resolved(&base.join(crate::config::expand(word.to_owned()))));
+            let is_include = key.starts_with("include");
+            let is_folder = key.ends_with("hookspath") || key.ends_with("templatedir");
+            let whole = meant(value).into_iter().filter(|path| is_folder || is_inner(path));
+            let whole: Vec<PathBuf> = whole.collect();
+            if is_include {
+                included.extend(whole.iter().filter(|path| path.is_file()).cloned());
+            }
+            found.extend(whole);
             let words = value.split(|c: char| c.is_whitespace() || "\"'`;|&<>()!=".contains(c));
-            for word in words.filter(|word| !word.is_empty()).chain([value]) {
-                let expanded = crate::config::expand(word.to_owned());
-                let beside = file.as_deref().and_then(Path::parent).unwrap_or(tree);
-                found.extend([tree, beside].map(|base| resolved(&base.join(&expanded))));
+            for word in words.filter(|word| !word.is_empty()) {
+                // `test` in `!cargo test` is no folder. Before the first slash there may be a variable.
+                let is_path = word.contains('/');
+                let behind = word.split_once('/').map(|(_, behind)| behind.trim_start_matches('/'));
+                let all = meant(word).into_iter().chain(behind.into_iter().flat_map(meant)).filter(is_inner);
+                found.extend(all.filter(|path| is_path || path.is_file()));
             }
         }
-        found.extend(file);
+        found.extend(file.filter(is_inner));
     }
-    // A word may be one of many things; the working tree as a whole is none of them.
-    found.retain(|path| path != tree && !tree.starts_with(path));
-    found
 }

@@ -18,6 +18,7 @@ use actum_sandbox::Access;
 use actum_workspace::{Change, Kind, Node, TreePath, deltas, linked_paths, steering_changes, top_links};
 
 use crate::failure::Failure;
+use crate::git_index::IndexPlace;
 use crate::obeyed::{self, ObeyedKind, ObeyedName};
 use crate::obeyed_place::Place;
 use crate::run::{ADMISSION, LINKS_ARE_FOLLOWED, PLACE_COUNTS, REPOSITORIES_ARE_OBEYED};
@@ -87,6 +88,8 @@ struct Folder {
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     paths: BTreeMap<PathBuf, Was>,
+    /// Indexes of repositories, with the state that they were in.
+    indexes: BTreeMap<PathBuf, (IndexPlace, Option<IndexState>)>,
     /// There was more than is looked at.
     pub is_partial: bool,
 }
@@ -98,6 +101,9 @@ struct Was {
     link: Option<PathBuf>,
     end: Option<(PathBuf, (u64, u64))>,
 }
+
+/// Tells a file from what it was before: device, inode, bytes and time of its last change.
+type IndexState = (u64, u64, u64, i64, i64);
 
 fn is(name: &OsStr, names: &[&str]) -> bool {
     names.iter().any(|known| name.eq_ignore_ascii_case(known))
@@ -316,7 +322,12 @@ impl Seen {
                     // Never through a link: what lies behind it may be anybody's.
                     if is_folder {
                         self.add_git(&path);
+                        self.add_index(&path, &folder);
                         waiting.push(inside(&path, true));
+                    } else if let Some(repository) =
+                        repository_of(&path).filter(|repository| repository.starts_with(top))
+                    {
+                        self.add_index(&repository, &folder);
                     }
                     self.add(path);
                     continue;
@@ -328,7 +339,7 @@ impl Seen {
                         self.add_parts(&path, &name);
                         // Some keep a store of git inside.
                         waiting.push(Folder { rules: RULES_IN_STORES, ..inside(&path, false) });
-                    } else if is_folder {
+                    } else if is_folder && name != ".actum" {
                         // What its links lead to is obeyed as well.
                         waiting.push(inside(&path, true));
                     }
@@ -378,6 +389,19 @@ impl Seen {
                 end.and_then(|end| fs::symlink_metadata(&end).ok().map(|found| (end, (found.dev(), found.ino()))));
             self.paths.insert(path, Was { file: (found.dev(), found.ino()), link, end });
         }
+    }
+
+    fn add_index(&mut self, repository: &Path, tree: &Path) {
+        let index = repository.join("index");
+        let state = fs::symlink_metadata(&index).ok();
+        let state = state.map(|found| (found.dev(), found.ino(), found.len(), found.ctime(), found.ctime_nsec()));
+        let place = IndexPlace { index: index.clone(), repository: repository.to_owned(), tree: tree.to_owned() };
+        self.indexes.insert(index, (place, state));
+    }
+
+    /// Indexes by which git would write elsewhere than into the files of its working tree.
+    pub(crate) fn harmful_indexes(&self) -> impl Iterator<Item = &Path> {
+        self.indexes.values().filter(|(place, _)| !place.is_harmless()).map(|(place, _)| place.index.as_path())
     }
 
     fn add_parts(&mut self, folder: &Path, name: &OsStr) {
@@ -491,8 +515,28 @@ pub(crate) fn take_away(writable: &[PathBuf], before: &Seen, id: &str) -> (Vec<T
         }
         taken.push(Taken { path: place, now });
     }
+    for (path, (place, state)) in &after.indexes {
+        let is_same = before.indexes.get(path).is_some_and(|(_, was)| was == state);
+        let is_gone = taken.iter().any(|gone| gone.now.is_some() && path.starts_with(&gone.path));
+        if !is_same && !is_gone && !place.is_harmless() {
+            let now = put_aside(path, writable, id, taken.len());
+            taken.push(Taken { path: path.clone(), now });
+        }
+    }
     (taken, after.is_partial)
 }
+
+/// Where a file in the place of `.git` says that the repository is.
+fn repository_of(file: &Path) -> Option<PathBuf> {
+    let found = fs::symlink_metadata(file).ok()?;
+    if !found.is_file() || found.len() > GIT_FILE_BYTES_MAX {
+        return None;
+    }
+    let text = fs::read_to_string(file).ok()?;
+    file.parent()?.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
+}
+
+const GIT_FILE_BYTES_MAX: u64 = 16 << 10;
 
 /// Puts a link back, if it leads to what it led to before. What is on its way may have been replaced as well.
 fn restore_link(path: &Path, was: &Was) {

@@ -1,7 +1,8 @@
 //! What a command in `actum sandbox` writes goes into a layer over each folder that it may change. When the command has
 //! ended, files that other programs obey are put aside, and the rest is moved to its place. So no program of the machine
-//! ever finds a file in its place that was not looked at, and a file that somebody else has changed meanwhile is kept.
+//! ever finds a file in its place that was not looked at, and a file that others changed meanwhile is kept.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -9,13 +10,13 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::SystemTime;
 
 use actum_sandbox::{Access, Layers, Source, View};
 use actum_workspace::make_own_folder;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Planned;
-use crate::failure::Failure;
 use crate::protect::{self, Taken};
 
 /// The first argument of the process that looks for obeyed files through a layer.
@@ -24,16 +25,21 @@ const LOOK: &str = "--actum-look-through-layer";
 /// Where layers are in a folder's own `.actum`.
 const PLACE: &str = "sandbox";
 
-/// How often a layer is looked through for what has come to light. Each time something less is in it.
+/// How often a layer is looked through: each time less is in it.
 const LOOKS_MAX: usize = 16;
 
 /// Says that a folder's `.actum` was made for layers only, and goes with the last of them.
 const MADE_FOR_LAYERS: &str = "made-for-layers";
+
+/// Says that a layer holds what is in no other place.
+const SETTLING: &str = "settling";
 const TRIES_MAX: usize = 100;
 
 /// Marks of the kernel's, which mean something to overlays only.
 const OPAQUE: &str = "user.overlay.opaque";
-const MARKS: [&str; 4] = [OPAQUE, "user.overlay.origin", "user.overlay.impure", "user.overlay.nlink"];
+/// On what was copied from below.
+const ORIGIN: &str = "user.overlay.origin";
+const MARKS: [&str; 4] = [OPAQUE, ORIGIN, "user.overlay.impure", "user.overlay.nlink"];
 
 /// The layers of one command.
 #[derive(Debug, Default)]
@@ -41,6 +47,8 @@ pub(crate) struct WriteLayers {
     layers: Vec<WriteLayer>,
     /// Granted folders that are written to directly.
     pub direct: Vec<PathBuf>,
+    /// Why that is, if the user did not want it.
+    pub why_direct: Option<String>,
 }
 
 #[derive(Debug)]
@@ -57,41 +65,67 @@ struct WriteLayer {
 
 /// What has become of the layers.
 #[derive(Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct SettledLayers {
     pub taken: Vec<Taken>,
     /// There were more files than are looked at.
     pub is_partial: bool,
-    /// Paths that somebody else changed meanwhile, and where the command's version is now.
+    /// Paths that others changed meanwhile, and where the command's version is now.
     pub conflicts: Vec<(PathBuf, Option<PathBuf>)>,
     /// What could not be put in place, and why.
     pub left: Vec<(PathBuf, String)>,
+    /// Layers with what could not be put in place.
+    pub kept: Vec<PathBuf>,
 }
 
 /// An obeyed file that is seen through a layer.
 #[derive(Debug, Serialize, Deserialize)]
-struct Obeyed {
+struct ObeyedPath {
     path: OsString,
     /// Where it leads, if it is a link.
     end: Option<OsString>,
+    /// Links on the way there.
+    links: Vec<PathBuf>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Looked {
-    obeyed: Vec<Obeyed>,
+struct ObeyedPaths {
+    files: Vec<ObeyedPath>,
+    /// Indexes of git that lead out of their working tree.
+    indexes: Vec<OsString>,
     is_partial: bool,
 }
 
-/// If this process was started to look through a layer, does that and returns the exit code.
+/// If this process was started to look through a layer, does that and returns the exit code. It is the program that was found
+/// before anything was mounted, and it runs no other one: what a command wrote is only read here.
 pub(crate) fn serve(arguments: &[OsString]) -> Option<u8> {
-    let [_, mark, folder] = arguments else { return None };
+    let [_, mark, layers] = arguments else { return None };
     if mark != LOOK {
         return None;
     }
-    let seen = protect::look(std::slice::from_ref(&PathBuf::from(folder)));
-    let obeyed = seen.paths().map(|(path, end)| Obeyed { path: path.into(), end: end.map(Into::into) }).collect();
-    let looked = Looked { obeyed, is_partial: seen.is_partial };
-    let written = serde_json::to_writer(io::stdout().lock(), &looked);
-    Some(u8::from(written.is_err()))
+    let look = || -> io::Result<()> {
+        let layers: Layers = serde_json::from_slice(layers.as_encoded_bytes())?;
+        actum_sandbox::mount_for_this_process(&layers)?;
+        let seen = protect::look(std::slice::from_ref(&layers.at));
+        let files = seen
+            .paths()
+            .map(|(path, end)| ObeyedPath {
+                path: path.into(),
+                end: end.map(Into::into),
+                links: if end.is_some() { crate::cell::links_on_the_way(path) } else { Vec::new() },
+            })
+            .collect();
+        let indexes = seen.harmful_indexes().map(Into::into).collect();
+        let found = ObeyedPaths { files, indexes, is_partial: seen.is_partial };
+        serde_json::to_writer(io::stdout().lock(), &found)?;
+        Ok(())
+    };
+    match look() {
+        Ok(()) => Some(0),
+        Err(e) => {
+            crate::ui::note(&e.to_string());
+            Some(1)
+        }
+    }
 }
 
 impl WriteLayers {
@@ -102,7 +136,7 @@ impl WriteLayers {
 
     /// Puts a layer over each folder that the cell may change. Where another file system is mounted within, which a layer
     /// would not show, the folder stays as it is.
-    pub(crate) fn put_over(planned: &mut Planned, id: &str) -> Result<Self, Failure> {
+    pub(crate) fn put_over(planned: &mut Planned, id: &str) -> Self {
         let mut layers = Self::default();
         let folders = planned.writable.iter().filter(|path| path.is_dir());
         let outermost: Vec<PathBuf> = folders
@@ -111,15 +145,22 @@ impl WriteLayers {
             .collect();
         for folder in outermost {
             if has_mounts_within(&folder) {
+                layers.why_direct = Some("another file system is mounted in it".to_owned());
                 layers.direct.push(folder);
                 continue;
             }
-            let layer = WriteLayer::make(&folder, id)
-                .map_err(|e| Failure::of_io(format!("cannot make a layer over {}: {e}", folder.display()), &e))?;
-            layer.show(planned);
-            layers.layers.push(layer);
+            match WriteLayer::make(&folder, id) {
+                Ok(layer) => {
+                    layer.show(planned);
+                    layers.layers.push(layer);
+                }
+                Err(e) => {
+                    layers.why_direct = Some(format!("no layer can be made over it: {e}"));
+                    layers.direct.push(folder);
+                }
+            }
         }
-        Ok(layers)
+        layers
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -127,12 +168,20 @@ impl WriteLayers {
     }
 
     /// Puts what was written in place. With `keep_obeyed`, also what other programs obey.
-    pub(crate) fn settle(self, keep_obeyed: bool, id: &str) -> Settled {
-        let mut settled = Settled::default();
+    pub(crate) fn settle(self, keep_obeyed: bool, id: &str) -> SettledLayers {
+        let mut settled = SettledLayers::default();
+        // Nothing is moved to its place before all layers were looked through.
+        let mut ready = Vec::new();
         for layer in self.layers {
-            match layer.settle(keep_obeyed, id, &mut settled) {
+            match layer.prepare(keep_obeyed, id, &mut settled) {
+                Ok(()) => ready.push(layer),
+                Err(e) => settled.left.push((layer.upper(), e.to_string())),
+            }
+        }
+        for layer in ready {
+            match layer.put_in_place(id, &mut settled) {
                 Ok(true) => layer.remove(),
-                Ok(false) => {}
+                Ok(false) => settled.kept.push(layer.upper()),
                 Err(e) => settled.left.push((layer.upper(), e.to_string())),
             }
         }
@@ -143,6 +192,10 @@ impl WriteLayers {
 impl WriteLayer {
     fn make(folder: &Path, id: &str) -> io::Result<Self> {
         let found = fs::metadata(folder)?;
+        // Others could exchange the layer's own folder.
+        if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o002 != 0 {
+            return Err(io::Error::other("the folder belongs to another user, or others may write to it"));
+        }
         let (place, aside) = make_place(folder, id)?;
         let lock = File::create(aside.join("lock"))?;
         lock.lock()?;
@@ -151,17 +204,10 @@ impl WriteLayer {
         let (upper, work) = (own.join("upper"), own.join("work"));
         fs::create_dir(&upper)?;
         fs::create_dir(&work)?;
-        // Root's commands write in the name of the folder's owner.
-        if actum_sandbox::is_root() {
-            for path in [&own, &upper, &work] {
-                std::os::unix::fs::lchown(path, Some(found.uid()), Some(found.gid()))?;
-            }
-        }
-        // The rights of the layer are those of the folder, but for the group that new files would get: nobody in the cell is in
-        // it, and what belongs to it could not be counted.
-        if !actum_sandbox::is_root() {
-            std::os::unix::fs::lchown(&upper, None, Some(rustix::process::getegid().as_raw()))?;
-        }
+        // The rights of the layer are those of the folder, but for the group that new files would get: the cell knows no
+        // such group, and its files could not be counted.
+        let group = if actum_sandbox::is_root() { found.gid() } else { rustix::process::getegid().as_raw() };
+        std::os::unix::fs::lchown(&upper, None, Some(group))?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(found.mode() & 0o5777))?;
         let made = fs::symlink_metadata(&upper)?;
         let since = (made.ctime(), made.ctime_nsec());
@@ -192,37 +238,61 @@ impl WriteLayer {
         }
     }
 
-    fn settle(&self, keep_obeyed: bool, id: &str, settled: &mut Settled) -> io::Result<bool> {
-        if fs::read_dir(self.upper())?.next().is_none() {
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(fs::read_dir(self.upper())?.next().is_none())
+    }
+
+    /// Puts aside what other programs obey.
+    fn prepare(&self, keep_obeyed: bool, id: &str, settled: &mut SettledLayers) -> io::Result<()> {
+        if self.is_empty()? {
+            return Ok(());
+        }
+        // From here on the layer is the only place of what was written: no later command removes it.
+        File::create(self.own.join(SETTLING))?;
+        if keep_obeyed { Ok(()) } else { self.put_obeyed_aside(id, settled) }
+    }
+
+    /// Moves the rest to its place. Returns false if some of it is still in the layer.
+    fn put_in_place(&self, id: &str, settled: &mut SettledLayers) -> io::Result<bool> {
+        if self.is_empty()? {
             return Ok(true);
         }
-        if !keep_obeyed {
-            self.put_obeyed_aside(id, settled)?;
-        }
-        let mut changes = Changes { layer: self, steps: Vec::new(), conflicts: Vec::new() };
+        let mut changes = LayerChanges { layer: self, steps: Vec::new(), conflicts: Vec::new() };
         changes.read(Path::new(""), true)?;
-        let Changes { steps, conflicts, .. } = changes;
-        for path in conflicts {
-            let now = self.is_in_upper(&path).then(|| self.move_aside(&path, id, settled.conflicts.len(), "conflict"));
-            settled.conflicts.push((self.folder.join(&path), now.and_then(Result::ok)));
-        }
+        let LayerChanges { steps, mut conflicts, .. } = changes;
         let failed = settled.left.len();
+        let (mut modes, mut replaced) = (Vec::new(), HashSet::new());
         for step in &steps {
-            if let Err(e) = self.take(step) {
-                settled.left.push((self.folder.join(step.path()), e.to_string()));
+            match self.take(step, &mut modes, &mut replaced) {
+                Ok(true) => {}
+                Ok(false) => conflicts.push(step.path().to_owned()),
+                Err(e) => settled.left.push((self.folder.join(step.path()), e.to_string())),
             }
+        }
+        // The innermost first: a folder may be closed then.
+        for (inner, mode) in modes.iter().rev() {
+            if let Err(e) = actum_sandbox::set_mode_beneath(&self.folder, inner, *mode) {
+                settled.left.push((self.folder.join(inner), e.to_string()));
+            }
+        }
+        for path in conflicts {
+            let now = match self.is_in_upper(&path) {
+                true => Some(self.move_aside(&path, id, settled.conflicts.len(), "conflict")?),
+                false => None,
+            };
+            settled.conflicts.push((self.folder.join(&path), now));
         }
         Ok(settled.left.len() == failed)
     }
 
-    fn put_obeyed_aside(&self, id: &str, settled: &mut Settled) -> io::Result<()> {
-        // What comes to light when something is taken away may be a link to what the command made.
+    fn put_obeyed_aside(&self, id: &str, settled: &mut SettledLayers) -> io::Result<()> {
+        // When a file is put aside, the file below it is seen again: it may be a link to what the command made.
         for _ in 0..LOOKS_MAX {
             let looked = self.look()?;
             settled.is_partial |= looked.is_partial;
             let before = settled.taken.len();
-            self.put_aside(&looked.obeyed, id, &mut settled.taken)?;
-            self.put_index_aside(&looked.obeyed, id, &mut settled.taken)?;
+            self.put_aside(&looked.files, id, &mut settled.taken)?;
+            self.put_indexes_aside(&looked.indexes, id, &mut settled.taken)?;
             if settled.taken.len() == before {
                 return Ok(());
             }
@@ -231,7 +301,7 @@ impl WriteLayer {
     }
 
     /// Looks for obeyed files through the layer, in a process that has it mounted.
-    fn look(&self) -> io::Result<Looked> {
+    fn look(&self) -> io::Result<ObeyedPaths> {
         let layers = Layers {
             lowers: vec![self.folder.clone()],
             upper: self.upper(),
@@ -240,8 +310,9 @@ impl WriteLayer {
             name: "actum-sandbox".to_owned(),
             inner: Vec::new(),
         };
-        let program = [std::env::current_exe()?.into_os_string(), LOOK.into(), self.folder.clone().into()];
-        let mut command = actum_sandbox::command(&View::Overlay(layers), Path::new(""), &program)?;
+        let program =
+            [std::env::current_exe()?.into_os_string(), LOOK.into(), OsString::from(serde_json::to_string(&layers)?)];
+        let mut command = actum_sandbox::command(&View::Folder(self.own.clone()), Path::new(""), &program)?;
         let ended = command.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
         let failed = || io::Error::other(format!("cannot look through the layer: {}", ended.stderr.escape_ascii()));
         if !ended.status.success() {
@@ -255,9 +326,26 @@ impl WriteLayer {
         let Ok(inner) = path.strip_prefix(&self.folder) else { return false };
         let upper = self.upper().join(inner);
         match fs::symlink_metadata(&upper) {
-            Ok(found) if found.is_dir() => is_opaque(&upper) || !is_dir(path),
+            Ok(found) if found.is_dir() => self.is_new_folder(&upper, path),
             Ok(found) => !is_whiteout(&found),
             Err(_) => false,
+        }
+    }
+
+    /// Whether the command has made a folder of the layer, and not only changed what was in it. A folder of the same name may
+    /// have been made in its place meanwhile.
+    fn is_new_folder(&self, upper: &Path, place: &Path) -> bool {
+        if is_opaque(upper) || !is_dir(place) {
+            return true;
+        }
+        let born = fs::symlink_metadata(place).and_then(|found| found.created());
+        match born.ok().and_then(|born| born.duration_since(SystemTime::UNIX_EPOCH).ok()) {
+            Some(born) => {
+                let made = (u64::try_from(self.since.0).unwrap_or(0), u32::try_from(self.since.1).unwrap_or(0));
+                (born.as_secs(), born.subsec_nanos()) > made
+            }
+            // A file system that does not tell: the kernel notes on a copied folder what it was copied from.
+            None => rustix::fs::lgetxattr(upper, ORIGIN, &mut [0; 256]).is_err(),
         }
     }
 
@@ -265,12 +353,13 @@ impl WriteLayer {
         fs::symlink_metadata(self.upper().join(inner)).is_ok_and(|found| !is_whiteout(&found))
     }
 
-    fn put_aside(&self, obeyed: &[Obeyed], id: &str, taken: &mut Vec<Taken>) -> io::Result<()> {
+    fn put_aside(&self, obeyed: &[ObeyedPath], id: &str, taken: &mut Vec<Taken>) -> io::Result<()> {
         let own = self.folder.join(".actum");
         for one in obeyed {
             let (path, end) = (Path::new(&one.path), one.end.as_deref().map(Path::new));
             // A link that is as it was may lead to something that was put there.
-            let made = [Some(path), end].into_iter().flatten().find(|path| self.is_changed(path));
+            let links = one.links.iter().map(PathBuf::as_path);
+            let made = [Some(path), end].into_iter().flatten().chain(links).find(|path| self.is_changed(path));
             let Some(path) = made.filter(|path| !path.starts_with(&own)) else { continue };
             // A folder that has gone already took what lies in it along.
             if fs::symlink_metadata(self.upper().join(path.strip_prefix(&self.folder).unwrap_or(path))).is_err() {
@@ -283,16 +372,11 @@ impl WriteLayer {
         Ok(())
     }
 
-    /// Puts a new index of git aside by which git would write into a repository's own folder: `git checkout .` follows it.
-    fn put_index_aside(&self, obeyed: &[Obeyed], id: &str, taken: &mut Vec<Taken>) -> io::Result<()> {
-        let paths = obeyed.iter().map(|one| Path::new(&one.path));
-        for git in paths.filter(|path| path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"))) {
-            let inner = git.strip_prefix(&self.folder).unwrap_or(git).join("index");
-            let upper = self.upper().join(&inner);
-            if self.is_in_upper(&inner) && !is_harmless_index(&fs::read(&upper)?) {
-                let now = self.move_aside(&inner, id, taken.len(), "aside")?;
-                taken.push(Taken { path: self.folder.join(inner), now: Some(now) });
-            }
+    fn put_indexes_aside(&self, indexes: &[OsString], id: &str, taken: &mut Vec<Taken>) -> io::Result<()> {
+        for path in indexes.iter().map(Path::new).filter(|path| self.is_changed(path)) {
+            let inner = path.strip_prefix(&self.folder).unwrap_or(path);
+            let now = self.move_aside(inner, id, taken.len(), "aside")?;
+            taken.push(Taken { path: path.to_owned(), now: Some(now) });
         }
         Ok(())
     }
@@ -306,18 +390,93 @@ impl WriteLayer {
         Ok(place)
     }
 
-    fn take(&self, step: &Step) -> io::Result<()> {
+    /// Takes a step. Returns false if the place was changed meanwhile. `modes`: what folders get at the end. `replaced`: files of
+    /// which a name was removed here, whose other names are not changed by that.
+    fn take(
+        &self,
+        step: &Step,
+        modes: &mut Vec<(PathBuf, u32)>,
+        replaced: &mut HashSet<(u64, u64)>,
+    ) -> io::Result<bool> {
+        let place = self.folder.join(step.path());
+        let now = fs::symlink_metadata(&place).ok();
+        let id_of = |found: &fs::Metadata| (found.dev(), found.ino());
+        let is_newer = |found: &fs::Metadata| self.is_newer(found) && !replaced.contains(&id_of(found));
         match step {
-            Step::Folder(inner, mode) => actum_sandbox::put_folder(&self.folder, inner, *mode),
-            Step::Remove(inner) => actum_sandbox::remove_all_beneath(&self.folder, inner),
-            Step::Move(inner) => {
+            Step::Folder(inner, mode) => {
+                let is_new = self.once_opened(inner, || actum_sandbox::put_folder(&self.folder, inner))?;
+                if is_new || now.is_some_and(|now| now.mode() & 0o5777 != mode & 0o5777 && !self.is_newer(&now)) {
+                    modes.push((inner.clone(), *mode));
+                }
+            }
+            Step::Remove(inner) => {
+                if now.is_none() {
+                    return Ok(true);
+                }
+                if self.is_any_newer(&place, &is_newer)? {
+                    return Ok(false);
+                }
+                replaced.extend(now.iter().map(id_of));
+                self.once_opened(inner, || actum_sandbox::remove_all_beneath(&self.folder, inner))?;
+            }
+            Step::Move(inner, state) => {
+                if now.as_ref().is_some_and(is_newer) {
+                    return Ok(false);
+                }
                 let from = self.upper().join(inner);
                 for mark in MARKS {
                     let _ = rustix::fs::lremovexattr(&from, mark);
                 }
-                actum_sandbox::put_in_place(&self.upper(), &self.folder, inner)
+                replaced.extend(now.iter().map(id_of));
+                let put = || actum_sandbox::put_in_place(&self.upper(), &self.folder, inner);
+                // What was in the place is in the layer then. An edit of the last moment puts it back.
+                if !self.once_opened(inner, put)? {
+                    return Ok(true);
+                }
+                if fs::symlink_metadata(&from).ok().map(|found| FileState::of(&found)) != *state {
+                    actum_sandbox::put_in_place(&self.upper(), &self.folder, inner)?;
+                    return Ok(false);
+                }
+                actum_sandbox::remove_all_beneath(&self.upper(), inner)?;
             }
         }
+        Ok(true)
+    }
+
+    /// Does something with a path, and once more with its folder opened: the command may have closed it, as it was before.
+    fn once_opened<T>(&self, inner: &Path, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match act() {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                let above = self.folder.join(inner.parent().unwrap_or(Path::new("")));
+                let mode = fs::symlink_metadata(&above)?.mode() & 0o7777;
+                actum_sandbox::open_up(&self.folder, &above)?;
+                let done = act();
+                let above = above.strip_prefix(&self.folder).unwrap_or(Path::new(""));
+                actum_sandbox::set_mode_beneath(&self.folder, above, mode)?;
+                done
+            }
+            done => done,
+        }
+    }
+
+    fn is_any_newer(&self, place: &Path, is_newer: &dyn Fn(&fs::Metadata) -> bool) -> io::Result<bool> {
+        let mut waiting = vec![place.to_owned()];
+        while let Some(path) = waiting.pop() {
+            let found = fs::symlink_metadata(&path)?;
+            if is_newer(&found) {
+                return Ok(true);
+            }
+            if found.is_dir() {
+                for entry in fs::read_dir(&path)? {
+                    waiting.push(entry?.path());
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn is_newer(&self, found: &fs::Metadata) -> bool {
+        (found.ctime(), found.ctime_nsec()) > self.since
     }
 
     fn remove(&self) {
@@ -327,10 +486,10 @@ impl WriteLayer {
         }
         let actum = self.folder.join(".actum");
         let is_made = actum.join(MADE_FOR_LAYERS).exists();
-        // Somebody else may use it by now.
+        // Another command may use it by now.
         if is_made && fs::read_dir(&actum).is_ok_and(|entries| entries.count() == 2) {
             let aside = self.folder.join(format!(".actum-{}", std::process::id()));
-            // In one step: whoever makes a layer finds all of it or nothing.
+            // In one step: another command finds all of it or nothing.
             if fs::rename(&actum, &aside).is_ok() {
                 let _ = fs::remove_file(aside.join(MADE_FOR_LAYERS));
                 let _ = fs::remove_file(aside.join(".gitignore"));
@@ -374,35 +533,56 @@ enum Step {
     /// A folder with these rights is there.
     Folder(PathBuf, u32),
     Remove(PathBuf),
-    Move(PathBuf),
+    /// With what is in the place so far.
+    Move(PathBuf, Option<FileState>),
+}
+
+/// Tells a file from what it was before. Its inode changes when it is moved, and is no part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileState {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl FileState {
+    fn of(found: &fs::Metadata) -> Self {
+        let modified = (found.mtime(), found.mtime_nsec());
+        Self { file: (found.dev(), found.ino()), bytes: found.len(), modified }
+    }
 }
 
 impl Step {
     fn path(&self) -> &Path {
         match self {
-            Self::Folder(path, _) | Self::Remove(path) | Self::Move(path) => path,
+            Self::Folder(path, _) | Self::Remove(path) | Self::Move(path, _) => path,
         }
     }
 }
 
 /// What a layer changes, read from it before anything is moved.
-struct Changes<'a> {
+struct LayerChanges<'a> {
     layer: &'a WriteLayer,
     steps: Vec<Step>,
     conflicts: Vec<PathBuf>,
 }
 
-impl Changes<'_> {
+impl LayerChanges<'_> {
     /// `is_merged`: the folder shows what is below it.
     fn read(&mut self, inner: &Path, is_merged: bool) -> io::Result<()> {
         let upper = self.layer.upper().join(inner);
         let _ = actum_sandbox::open_up(&self.layer.upper(), &upper);
         for entry in fs::read_dir(&upper)? {
             let entry = entry?;
+            // What Actum keeps for itself is no command's to write, at any depth.
+            if entry.file_name() == ".actum" {
+                continue;
+            }
             let (found, inner) = (entry.metadata()?, inner.join(entry.file_name()));
             let place = self.layer.folder.join(&inner);
             let below = if is_merged { fs::symlink_metadata(&place).ok() } else { None };
             if found.is_dir() {
+                // A folder that was made in the same place meanwhile keeps what is in it.
                 let is_merged = below.as_ref().is_some_and(fs::Metadata::is_dir) && !is_opaque(&entry.path());
                 if below.is_some() && !is_merged && !self.replace(&place, &inner)? {
                     continue;
@@ -414,57 +594,30 @@ impl Changes<'_> {
                     self.replace(&place, &inner)?;
                 }
             } else if found.is_file() || found.is_symlink() || found.file_type().is_fifo() {
+                let state = below.as_ref().filter(|below| !below.is_dir()).map(FileState::of);
                 match below {
                     Some(below) if below.is_dir() && !self.replace(&place, &inner)? => continue,
-                    Some(below) if !below.is_dir() && self.is_newer(&below) => {
+                    Some(below) if !below.is_dir() && self.layer.is_newer(&below) => {
                         self.conflicts.push(inner);
                         continue;
                     }
                     _ => {}
                 }
-                self.steps.push(Step::Move(inner));
+                self.steps.push(Step::Move(inner, state));
             }
         }
         Ok(())
     }
 
-    /// Removes what is in a place, unless somebody has changed it meanwhile. Returns whether it goes.
+    /// Removes what is in a place, unless it was changed meanwhile. Returns whether it goes.
     fn replace(&mut self, place: &Path, inner: &Path) -> io::Result<bool> {
-        let is_kept = self.is_any_newer(place)?;
+        let is_kept = self.layer.is_any_newer(place, &|found| self.layer.is_newer(found))?;
         match is_kept {
             true => self.conflicts.push(inner.to_owned()),
             false => self.steps.push(Step::Remove(inner.to_owned())),
         }
         Ok(!is_kept)
     }
-
-    fn is_any_newer(&self, place: &Path) -> io::Result<bool> {
-        let mut waiting = vec![place.to_owned()];
-        while let Some(path) = waiting.pop() {
-            let found = fs::symlink_metadata(&path)?;
-            if self.is_newer(&found) {
-                return Ok(true);
-            }
-            if found.is_dir() {
-                for entry in fs::read_dir(&path)? {
-                    waiting.push(entry?.path());
-                }
-            }
-        }
-        Ok(false)
-    }
-
-    fn is_newer(&self, found: &fs::Metadata) -> bool {
-        (found.ctime(), found.ctime_nsec()) > self.layer.since
-    }
-}
-
-/// Whether no entry of an index of git lies in a repository's own folder. An index whose names are compressed cannot be looked
-/// through; git makes one only if it is told to.
-fn is_harmless_index(bytes: &[u8]) -> bool {
-    const INNER: &[u8] = b".git/";
-    let has_plain_names = bytes.get(4..8).is_some_and(|version| version == [0, 0, 0, 2] || version == [0, 0, 0, 3]);
-    has_plain_names && !bytes.windows(INNER.len()).any(|part| part.eq_ignore_ascii_case(INNER))
 }
 
 fn is_dir(path: &Path) -> bool {
@@ -511,7 +664,7 @@ fn unescaped(text: &[u8]) -> PathBuf {
 /// Removes layers whose command was killed together with Actum.
 fn remove_abandoned(place: &Path) {
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        let is_named = !entry.file_name().as_bytes().starts_with(b".");
+        let is_named = !entry.file_name().as_bytes().starts_with(b".") && !entry.path().join(SETTLING).exists();
         let lock = File::open(entry.path().join("lock"));
         if is_named && lock.is_ok_and(|lock| lock.try_lock_shared().is_ok()) {
             remove_layer(&entry.path());

@@ -223,10 +223,14 @@ pub(crate) fn changed(folders: &[Written], start: SystemTime, meanwhile: &mut dy
     if is_hidden {
         return Changed { bytes: u64::MAX, ..changed };
     }
-    // Without a name a file takes as much room, as long as somebody has it open. All threads of a process have the same open.
+    // Without a name a file takes as much room, as long as a process has it open. Its threads have the same files open, and the
+    // first of them may have ended.
     for process in processes() {
         meanwhile();
-        for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+        let of_thread =
+            |thread: PathBuf| fs::read_dir(thread.join("fd")).into_iter().flatten().flatten().collect::<Vec<_>>();
+        let open = threads(&process).map(of_thread).find(|open| !open.is_empty()).unwrap_or_default();
+        for entry in open {
             let is_here = match fs::read_link(entry.path()) {
                 Ok(to) => {
                     let is_gone = to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
@@ -245,6 +249,22 @@ pub(crate) fn changed(folders: &[Written], start: SystemTime, meanwhile: &mut dy
         }
     }
     changed
+}
+
+/// Processes of the cell that are stopped.
+pub(crate) fn stopped_processes() -> BTreeSet<i32> {
+    let number = |path: PathBuf| {
+        let stat = fs::read_to_string(path.join("stat")).ok()?;
+        let state = stat.rsplit_once(") ")?.1;
+        state.starts_with('T').then(|| path.file_name()?.to_str()?.parse().ok()).flatten()
+    };
+    processes().filter_map(number).collect()
+}
+
+/// All processes of the cell but the first.
+pub(crate) fn process_ids() -> Vec<i32> {
+    let number = |path: PathBuf| path.file_name()?.to_str()?.parse().ok().filter(|id| *id != 1);
+    processes().filter_map(number).collect()
 }
 
 impl Written {

@@ -41,6 +41,12 @@ pub fn entry(arguments: &[OsString]) -> Option<(u8, String)> {
     })
 }
 
+/// Mounts layers for this process alone, which has a single thread. It sees them from then on; the program that it runs is the
+/// one that it was started as.
+pub fn mount_for_this_process(layers: &Layers) -> io::Result<()> {
+    mount(layers).map(drop).map_err(|e| io::Error::other(e.to_string()))
+}
+
 /// Comes back only if something failed.
 fn enter(layers: &Layers, within: &Path, program: &[OsString]) -> (u8, String) {
     let way = match mount(layers) {

@@ -1,6 +1,7 @@
 //! The first process of a cell: builds it from within, starts the program, watches over it until the end, and reports. It
 //! is a copy of our own helper that never becomes another program; what runs in the cell cannot see it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -34,6 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// How often the files are looked at that were changed, and how much of the time that may take at most: one part in so many.
 const LOOK_AT_ROOM_EVERY: Duration = Duration::from_millis(10);
+/// Others may fill the disk: also then the cell runs for so long between two looks.
+const LOOK_AT_DISK_PAUSE_MIN: Duration = Duration::from_millis(40);
 const LOOK_AT_DISK_EVERY: Duration = Duration::from_millis(100);
 /// The longest pause between two looks, however long they take.
 const LOOK_AT_DISK_PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -265,29 +268,42 @@ struct Disk {
     names: AtomicU64,
 }
 
-/// Room on the disks that are written to. If more of it is gone than is left to the cell, somebody may have taken it between two
-/// looks: then the cell stands still while it is looked at.
+/// Room on the disks that are written to. If more of it is gone than is left to the cell, the cell may have taken it between two
+/// looks: then all its processes are stopped during the next one.
 struct Room<'a> {
     folders: &'a [Written],
     free: Vec<u64>,
     /// What the cell may still take, by the last look.
     left: u64,
-    is_stopped: bool,
+    /// Processes that were stopped before all of them were. None if the cell runs.
+    stopped: Option<BTreeSet<i32>>,
 }
 
 impl<'a> Room<'a> {
     fn measure(folders: &'a [Written], left: u64) -> Self {
         let free = folders.iter().map(Written::free_bytes).collect();
-        Self { folders, free, left, is_stopped: false }
+        Self { folders, free, left, stopped: None }
     }
 
     fn is_in_doubt(&self) -> bool {
         self.folders.iter().zip(&self.free).any(|(folder, free)| free.saturating_sub(folder.free_bytes()) > self.left)
     }
 
-    fn stop(&self) -> bool {
-        sys::signal_all(libc::SIGSTOP);
-        true
+    fn stop(&mut self) {
+        if self.stopped.is_none() {
+            self.stopped = Some(census::stopped_processes());
+            sys::signal_all(libc::SIGSTOP);
+        }
+    }
+
+    /// Lets all processes go on that were not stopped before.
+    fn go_on(&mut self) {
+        let Some(stopped) = self.stopped.take() else { return };
+        for id in census::process_ids().into_iter().filter(|id| !stopped.contains(id)) {
+            if let Some(process) = Pid::from_raw(id) {
+                let _ = rustix::process::kill_process(process, Signal::CONT);
+            }
+        }
     }
 }
 
@@ -302,25 +318,26 @@ impl Disk {
             let mut pause = LOOK_AT_DISK_EVERY;
             let mut room = Room::measure(&folders, limit);
             loop {
-                let until = Instant::now() + pause;
-                while Instant::now() < until && !room.is_in_doubt() {
+                let (least, until) = (Instant::now() + LOOK_AT_DISK_PAUSE_MIN, Instant::now() + pause);
+                while Instant::now() < until && (Instant::now() < least || !room.is_in_doubt()) {
                     std::thread::sleep(LOOK_AT_ROOM_EVERY);
                 }
                 let began = Instant::now();
                 let mut next = Room::measure(&folders, room.left);
-                next.is_stopped = room.is_in_doubt() && room.stop();
+                if room.is_in_doubt() {
+                    next.stop();
+                }
                 let changed = census::changed(&folders, start, &mut || {
-                    if !next.is_stopped && next.is_in_doubt() {
-                        next.is_stopped = next.stop();
+                    if next.is_in_doubt() {
+                        next.stop();
                     }
                 });
                 own.bytes.store(changed.bytes, Ordering::Relaxed);
                 own.names.store(changed.names, Ordering::Relaxed);
                 next.left = limit.saturating_sub(changed.bytes);
-                // Above the limit it is ended as it stands.
-                if next.is_stopped && changed.bytes <= limit {
-                    sys::signal_all(libc::SIGCONT);
-                    next.is_stopped = false;
+                // Above the limit the cell is ended.
+                if changed.bytes <= limit {
+                    next.go_on();
                 }
                 room = next;
                 pause = (began.elapsed() * LOOKING_SHARE).clamp(LOOK_AT_DISK_EVERY, LOOK_AT_DISK_PAUSE_MAX);
@@ -697,7 +714,7 @@ fn note_walls(enter: &Enter, isolated: bool, landlock: bool, cores: usize, kept:
     let user = match enter.has_own_user {
         true => "a user of its own",
         false => {
-            "a part of what the kernel counts per user, but for pipes and descriptors in flight, which all cells share"
+            "a part of what the kernel counts per user, but for what all cells share: pipes, descriptors in flight, epoll watches, file locks, rules of Landlock and memory maps"
         }
     };
     say(Wall::Shares, format!("{user}; {buffers}"), false);

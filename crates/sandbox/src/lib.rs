@@ -37,12 +37,12 @@ pub use collect::{
 };
 pub use detached::{Detached, serve as serve_detached};
 pub use egress::{Credential, Credentials, Decision, Egress, Log, Rules};
-pub use entry::{entry, not_started};
+pub use entry::{entry, mount_for_this_process, not_started};
 pub use init::PROXY_PORT;
 pub use overlay::{InnerMount, Layers, Unavailable, Way, is_in_use, probe, remedy};
 pub use put::{
     link_beneath, list_beneath, make_folder_beneath, put_folder, put_in_place, remove_all_beneath, remove_beneath,
-    symlink_beneath, write_beneath,
+    set_mode_beneath, symlink_beneath, write_beneath,
 };
 pub use root::is_without_overlay;
 pub use session::Session;

@@ -7,7 +7,9 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat2, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, ResolveFlags, mkdirat, openat2, renameat_with, symlinkat, unlinkat,
+};
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -71,49 +73,58 @@ pub fn remove_beneath(top: &Path, inner: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a folder beneath `top`, if it is not there, and gives it these rights.
-pub fn put_folder(top: &Path, inner: &Path, mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-
+/// Makes a folder beneath `top` for its owner alone, if it is not there. Returns whether it was made.
+pub fn put_folder(top: &Path, inner: &Path) -> io::Result<bool> {
     let (above, name) = place(top, inner)?;
-    let is_new = match mkdirat(&above, name, Mode::from_raw_mode(0o700)) {
-        Ok(()) => true,
-        Err(rustix::io::Errno::EXIST) => false,
+    match mkdirat(&above, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::EXIST) => return Ok(false),
         Err(e) => return Err(e.into()),
-    };
-    let opened = openat2(&above, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), RESOLVE)?;
-    // The folder that is open, whatever has its name by now.
-    let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    let found = std::fs::metadata(&itself)?.mode();
-    let mode = mode | (found & SET_GROUP);
-    if found & 0o7777 != mode {
-        std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(mode))?;
     }
     // Root's commands write in the name of the folder's owner.
-    if is_new && rustix::process::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() {
         let owner = rustix::fs::fstat(&above)?;
         let (user, group) = (rustix::fs::Uid::from_raw(owner.st_uid), rustix::fs::Gid::from_raw(owner.st_gid));
         rustix::fs::chownat(&above, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Moves a file or a link beneath `from` to the same path beneath `to`, in the place of what file or link is there.
-pub fn put_in_place(from: &Path, to: &Path, inner: &Path) -> io::Result<()> {
-    let (source, name) = place(from, inner)?;
-    let (target, _) = place(to, inner)?;
-    rustix::fs::renameat(&source, name, &target, name)?;
-    // Made in the folder itself, it would have got its group.
-    let folder = rustix::fs::fstat(&target)?;
-    if folder.st_mode & SET_GROUP != 0 {
-        let group = rustix::fs::Gid::from_raw(folder.st_gid);
-        rustix::fs::chownat(&target, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
-    }
-    Ok(())
+/// Gives a folder beneath `top` these rights, and leaves to it the group that its files get.
+pub fn set_mode_beneath(top: &Path, inner: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    let opened = folder(top, inner)?;
+    // The folder that is open, whatever has its name by now.
+    let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    let found = std::fs::metadata(&itself)?.mode();
+    std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(mode | (found & SET_GROUP)))
 }
 
 /// New files in such a folder belong to the folder's group.
 const SET_GROUP: u32 = 0o2000;
+
+/// Moves a file or a link beneath `from` to the same path beneath `to`. If something is there, the two are exchanged. Returns
+/// whether they were.
+pub fn put_in_place(from: &Path, to: &Path, inner: &Path) -> io::Result<bool> {
+    let (source, name) = place(from, inner)?;
+    let (target, _) = place(to, inner)?;
+    // Made in the folder itself, a new file would have got its group. Not every owner may give it that.
+    let folder = rustix::fs::fstat(&target)?;
+    let is_new = rustix::fs::statat(&target, name, AtFlags::SYMLINK_NOFOLLOW).is_err();
+    if is_new && folder.st_mode & SET_GROUP != 0 {
+        let group = rustix::fs::Gid::from_raw(folder.st_gid);
+        let _ = rustix::fs::chownat(&source, name, None, Some(group), AtFlags::SYMLINK_NOFOLLOW);
+    }
+    match renameat_with(&source, name, &target, name, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::EXIST) => {
+            renameat_with(&source, name, &target, name, RenameFlags::EXCHANGE)?;
+            Ok(true)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
 
 /// Removes what is at a path beneath `top`, a folder with all that is in it.
 pub fn remove_all_beneath(top: &Path, inner: &Path) -> io::Result<()> {

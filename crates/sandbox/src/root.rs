@@ -464,7 +464,10 @@ fn deny(path: &Path, grants: &[Grant]) -> Built<()> {
         Source::Folder(_) | Source::Layers { .. } => false,
     };
     let is_staged = grants.iter().any(|grant| !is_live(grant) && path.starts_with(&grant.path));
-    let is_shown = grants.iter().any(|grant| is_live(grant) && path.starts_with(&grant.path));
+    // The stage of a live run hides `.actum` by itself.
+    let is_hidden = |grant: &Grant| grant.from != Source::Same && path == grant.path.join(".actum");
+    let is_shown = |grant: &Grant| is_live(grant) && path.starts_with(&grant.path) && !is_hidden(grant);
+    let is_shown = grants.iter().any(is_shown);
     // Another cell may be renaming a folder on the way to and fro.
     let mut found = find(at, OFlags::NOFOLLOW);
     for _ in 0..FINDS_MAX {

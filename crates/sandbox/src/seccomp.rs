@@ -288,6 +288,8 @@ enum Rule {
     Family,
     Request,
     Lease,
+    /// Open files of a thread alone would not be counted.
+    CloseRange,
     Personality,
     /// Room on the disk is taken by writing only, so that it can be counted as it is taken. It may be given back.
     Allocate,
@@ -320,6 +322,7 @@ fn rules(forks: Forks, has_group: bool) -> Vec<(c_long, Rule)> {
         (libc::SYS_socketpair, Rule::Family),
         (libc::SYS_ioctl, Rule::Request),
         (libc::SYS_fcntl, Rule::Lease),
+        (libc::SYS_close_range, Rule::CloseRange),
         (libc::SYS_personality, Rule::Personality),
         (libc::SYS_fallocate, Rule::Allocate),
         (libc::SYS_clone, Rule::Clone { forking, threading }),
@@ -374,6 +377,11 @@ impl Rule {
                     // As file systems answer that do not know the request.
                     p.when(IS, *kind, |p| p.ends(fail(libc::ENOTTY)));
                 }
+                p.ends(ALLOW);
+            }
+            Self::CloseRange => {
+                p.load_argument(2);
+                p.when(HAS, libc::CLOSE_RANGE_UNSHARE, |p| p.ends(fail(libc::EPERM)));
                 p.ends(ALLOW);
             }
             Self::Lease => {

@@ -146,12 +146,19 @@ impl Gate {
         let (head, body) = request.into_parts();
         let flaw = (!comes_from_here(&head.uri, &head.headers)).then_some(Flaw::Elsewhere);
         let is_allowed = flaw.is_none() && self.is_known(&head.uri, &head.headers);
-        self.take(&head.method, &head.uri, &head.headers, body, (is_allowed, flaw)).await.0
+        self.take(&head.method, &head.uri, &head.headers, body, (is_allowed, flaw), |_| ()).await
     }
 
-    /// For a caller whose token was checked elsewhere. Returns also how long the question was.
-    pub(crate) async fn let_in(&self, method: &Method, uri: &Uri, headers: &HeaderMap, body: Body) -> (Response, u64) {
-        self.take(method, uri, headers, body, (true, None)).await
+    /// For a caller whose token was checked elsewhere. `note` hears how long the question is when it is asked.
+    pub(crate) async fn let_in(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: Body,
+        note: impl FnOnce(u64) + Send + 'static,
+    ) -> Response {
+        self.take(method, uri, headers, body, (true, None), note).await
     }
 
     async fn take(
@@ -161,12 +168,13 @@ impl Gate {
         headers: &HeaderMap,
         body: Body,
         (is_allowed, flaw): (bool, Option<Flaw>),
-    ) -> (Response, u64) {
+        note: impl FnOnce(u64) + Send + 'static,
+    ) -> Response {
         let is_question = is_allowed && *method == Method::POST;
         let room = match is_question {
             true => match self.room_for(body.size_hint().exact()).await {
                 Some(room) => Some(room),
-                None => return (busy(), 0),
+                None => return busy(),
             },
             false => None,
         };
@@ -189,8 +197,7 @@ impl Gate {
             body,
             flaw,
         };
-        let length = asked.body.len() as u64;
-        (self.answer(asked, room).await, length)
+        self.answer(asked, room, note).await
     }
 
     /// Room for a question, kept until it is answered. One that does not say how large it is may be as large as any.
@@ -200,11 +207,14 @@ impl Gate {
         timeout(TURN_PATIENCE, self.room.take(self.whose.as_ref(), kib)).await.ok()?.ok()
     }
 
-    async fn answer(&self, asked: Asked, room: Option<Share>) -> Response {
+    async fn answer(&self, asked: Asked, room: Option<Share>, note: impl FnOnce(u64) + Send + 'static) -> Response {
         let turn = match timeout(TURN_PATIENCE, self.exchanges.take(self.whose.as_ref(), 1)).await {
             Ok(Ok(turn)) => turn,
             _ => return busy(),
         };
+        let length = asked.body.len() as u64;
+        // Also if the caller has left: the question is asked and kept.
+        drop(tokio::task::spawn_blocking(move || note(length)));
         let (head, told) = oneshot::channel();
         let (pieces, mut waiting) = mpsc::channel(PIECES_MAX);
         let exchange = Arc::clone(&self.models).ask(asked, Teller { head: Some(head), pieces });

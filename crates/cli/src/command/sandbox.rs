@@ -22,7 +22,7 @@ use crate::project::Project;
 use crate::protect::{self, Seen, Taken};
 use crate::ui::{Out, clean, note};
 use crate::workspace::new_id;
-use crate::write_layer::{Settled, WriteLayers};
+use crate::write_layer::{SettledLayers, WriteLayers};
 
 #[derive(Debug, Args)]
 #[command(
@@ -89,9 +89,9 @@ pub(crate) struct Sandbox {
     #[arg(long)]
     keep_protected: bool,
 
-    /// Write to granted folders at once, not when the command has ended: other programs see what it writes meanwhile
+    /// Put what it writes in place when it has ended and was looked at, and not at once
     #[arg(long)]
-    direct: bool,
+    at_end: bool,
 
     /// The command and its arguments
     #[arg(last = true, required = true)]
@@ -188,18 +188,18 @@ impl Sandbox {
             ("error output", std::io::stderr().as_fd().try_clone_to_owned()),
         ] {
             if stream.and_then(|fd| std::fs::File::from(fd).metadata()).is_ok_and(|found| found.is_dir()) {
-                let message = format!("the {name} is a folder, from which a command would find its way around");
+                let message = format!("the {name} is a folder; expected a file, a pipe or a terminal");
                 return Err(Failure::new(error::USAGE, message).hint("redirect it to or from a file, or /dev/null"));
             }
         }
         let id = new_id();
         let without_layers = planned.cell.clone();
-        let layers = match self.direct {
-            true => WriteLayers::none(planned.writable.clone()),
-            false => WriteLayers::put_over(&mut planned, &id)?,
+        let layers = match self.at_end {
+            true => WriteLayers::put_over(&mut planned, &id),
+            false => WriteLayers::none(planned.writable.clone()),
         };
-        if !self.direct && !layers.direct.is_empty() {
-            warn_direct(&layers.direct, "another file system is mounted in it", out);
+        if let Some(why) = &layers.why_direct {
+            warn_direct(&layers.direct, why, out);
         }
         let Planned { cell, rules, writable, seen } = planned;
         let name = cell.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -211,7 +211,7 @@ impl Sandbox {
             && (actum_sandbox::is_without_overlay(why) || has_layers && without_layers.weaker.contains(&Wall::Owners))
         {
             warn_direct(&writable, why, out);
-            (direct, settled) = (writable, Settled::default());
+            (direct, settled) = (writable, SettledLayers::default());
             ran = Ran::run(without_layers, &rules, None);
         }
         let Ran { report, was_started, log } = ran;
@@ -356,7 +356,7 @@ fn report_taken(taken: &[Taken], is_partial: bool, out: &Out) -> bool {
 }
 
 /// Returns false if not all that the command wrote is in its place.
-fn report_settled(settled: &Settled, out: &Out) -> bool {
+fn report_settled(settled: &SettledLayers, out: &Out) -> bool {
     let is_clean = report_taken(&settled.taken, settled.is_partial, out);
     for (path, now) in &settled.conflicts {
         let version = now.as_ref().map_or("removed it".to_owned(), |now| format!("wrote {}", now.display()));
@@ -364,6 +364,9 @@ fn report_settled(settled: &Settled, out: &Out) -> bool {
     }
     for (path, why) in &settled.left {
         out.warn(&format!("{} could not be put in place: {why}", path.display()));
+    }
+    for layer in &settled.kept {
+        out.warn(&format!("what could not be put in place is in {}", layer.display()));
     }
     is_clean && settled.conflicts.is_empty() && settled.left.is_empty()
 }

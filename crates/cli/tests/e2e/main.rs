@@ -69,6 +69,7 @@ mod run_fence;
 mod runs;
 mod sandbox;
 mod sandbox_attack;
+mod sandbox_layers;
 mod sandbox_network;
 mod sandbox_shares;
 mod serve;

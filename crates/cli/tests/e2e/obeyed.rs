@@ -381,15 +381,27 @@ fn files_that_gits_configuration_names_wait_for_a_person() {
         ("core.fsmonitor", "scripts/fsmon.sh"),
         ("filter.f.clean", "sh -c 'python3 sub/clean.py %f'"),
         ("alias.x", "!./sub/alias.sh"),
+        ("alias.y", "!\"$PWD/sub/y.sh\""),
+        ("alias.z", "!$(git rev-parse --show-toplevel)/sub/z.sh"),
+        ("tar.x.command", "sub/tar.sh"),
+        ("includeIf.onbranch:other.path", "../other.gitconfig"),
+        ("extensions.worktreeConfig", "true"),
     ] {
         git(&actum, &["config", key, value]);
     }
+    actum.file("other.gitconfig", "[core]\n\thooksPath = sub/other\n");
+    git(&actum, &["config", "--worktree", "core.hooksPath", "sub/own"]);
     for (workspace, script) in [
         (".", "echo '[core]' > shared.gitconfig"),
         (".", "mkdir -p tools/hooks; echo evil > tools/hooks/pre-commit"),
         (".", "mkdir -p scripts; echo evil > scripts/fsmon.sh"),
         (".", "echo evil > sub/clean.py"),
         ("sub", "echo evil > alias.sh"),
+        ("sub", "echo evil > y.sh"),
+        ("sub", "echo evil > z.sh"),
+        ("sub", "echo evil > tar.sh"),
+        ("sub", "mkdir other; echo evil > other/pre-commit"),
+        ("sub", "mkdir own; echo evil > own/pre-commit"),
     ] {
         denied_in(&actum, workspace, script);
     }

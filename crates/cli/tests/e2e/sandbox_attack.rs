@@ -464,8 +464,7 @@ fn cell_ends_when_a_covered_file_is_replaced_outside() {
             let actum = actum.with_env("HOME", &home);
             let script =
                 "echo started; while :; do cat denied h/.git-credentials; echo evil >> .git/config; done 2> /dev/null";
-            let arguments =
-                ["sandbox", "--direct", "--read", "h", "--write", ".", "--deny", "denied", "--", "sh", "-c", script];
+            let arguments = ["sandbox", "--read", "h", "--write", ".", "--deny", "denied", "--", "sh", "-c", script];
             let mut running = actum.start(&arguments, &[]);
             assert_eq!(running.line().as_deref(), Some("started"), "{is_nobody}");
             fs::rename(actum.file("new", "mine-too"), actum.path(file)).unwrap();
@@ -477,151 +476,11 @@ fn cell_ends_when_a_covered_file_is_replaced_outside() {
     }
 }
 
-/// In a layer, covers and protected files stay what they were, whatever the host puts in their place.
-#[test]
-fn layers_keep_covers_when_a_file_is_replaced_outside() {
-    for is_nobody in [false, true] {
-        let actum = actum();
-        actum.file("h/.git-credentials", "old-credential");
-        actum.file("denied", "old-denied");
-        for part in [".git/objects/x", ".git/refs/x", ".git/HEAD", ".git/config"] {
-            actum.file(part, "mine");
-        }
-        let actum = if is_nobody { actum.owned_by_nobody() } else { actum };
-        let home = actum.path("h").display().to_string();
-        let actum = actum.with_env("HOME", &home);
-        let script = "echo started; read line; cat denied h/.git-credentials; echo evil >> .git/config; echo over";
-        let arguments = ["sandbox", "--read", "h", "--write", ".", "--deny", "denied", "--", "sh", "-c", script];
-        let mut running = actum.start(&arguments, &[]);
-        assert_eq!(running.line().as_deref(), Some("started"), "{is_nobody}");
-        for file in ["denied", "h/.git-credentials", ".git/config"] {
-            fs::rename(actum.file("new", "new-text"), actum.path(file)).unwrap();
-        }
-        assert!(running.send("go on"));
-        let (_, lines, errors) = running.finish();
-        assert_eq!(lines, ["over"], "{is_nobody}: {errors:?}");
-        for file in ["denied", "h/.git-credentials", ".git/config"] {
-            assert_eq!(fs::read_to_string(actum.path(file)).unwrap(), "new-text", "{is_nobody}: {file}");
-        }
-    }
-}
-
-/// While a command runs, nobody finds what it writes: neither hooks nor plain files. Afterwards the folder is as the command
-/// left it, but for what others obey and what somebody else has changed meanwhile.
-#[test]
-fn what_a_command_writes_is_in_place_only_when_it_has_ended() {
-    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-
-    for is_nobody in [false, true] {
-        let actum = actum();
-        for (name, text) in [
-            ("changed", "old"),
-            ("removed", "old"),
-            ("edited", "old"),
-            ("removed-and-edited", "old"),
-            ("gone/a/b", "old"),
-            ("replaced/a", "old"),
-            ("file-to-folder", "old"),
-            ("repository/HEAD", "ref: refs/heads/main"),
-            ("repository/objects/x", "old"),
-        ] {
-            actum.file(name, text);
-        }
-        let actum = if is_nobody { actum.owned_by_nobody() } else { actum };
-        let script = "echo new > changed; rm removed removed-and-edited; echo new > edited; rm -r gone replaced; \
-                      mkdir replaced; echo new > replaced/b; rm file-to-folder; mkdir file-to-folder; \
-                      echo new > file-to-folder/a; mkdir -m 700 private; ln -s changed link; mkfifo pipe; \
-                      echo x > program; chmod 755 program; ln program second; mkdir .vscode; \
-                      echo evil > .vscode/tasks.json; mkdir repository/refs; echo evil > repository/config; \
-                      mkdir closed; echo new > closed/f; chmod 000 closed; echo started; read line; echo over";
-        let mut running = actum.start(&["sandbox", "--write", ".", "--", "sh", "-c", script], &[]);
-        assert_eq!(running.line().as_deref(), Some("started"), "{is_nobody}");
-        for name in [".vscode", "repository/config", "program", "private", "closed"] {
-            assert!(fs::symlink_metadata(actum.path(name)).is_err(), "{is_nobody}: {name}");
-        }
-        assert_eq!(fs::read_to_string(actum.path("changed")).unwrap(), "old");
-        for name in ["edited", "removed-and-edited"] {
-            actum.file(name, "mine");
-        }
-        assert!(running.send("go on"));
-        let (code, lines, errors) = running.finish();
-        let errors = errors.concat();
-        assert_eq!((code, lines), (125, vec!["over".to_owned()]), "{is_nobody}: {errors}");
-        let read = |name: &str| fs::read_to_string(actum.path(name)).map_err(|e| e.kind());
-        let missing = Err(std::io::ErrorKind::NotFound);
-        for (name, text) in [
-            ("changed", Ok("new\n")),
-            ("removed", missing),
-            ("edited", Ok("mine")),
-            ("removed-and-edited", Ok("mine")),
-            ("gone", missing),
-            ("replaced/a", missing),
-            ("replaced/b", Ok("new\n")),
-            ("file-to-folder/a", Ok("new\n")),
-            ("program", Ok("x\n")),
-            (".vscode", missing),
-            ("repository/config", missing),
-            ("repository/HEAD", Ok("ref: refs/heads/main")),
-        ] {
-            assert_eq!(read(name), text.map(str::to_owned), "{is_nobody}: {name}: {errors}");
-        }
-        for name in ["edited", "removed-and-edited"] {
-            assert!(errors.contains(&format!("{name} was changed by others meanwhile")), "{errors}");
-        }
-        let stat = |name: &str| fs::symlink_metadata(actum.path(name)).unwrap();
-        let mode = |name: &str| stat(name).permissions().mode() & 0o777;
-        // Who is not root has to open a folder to look into it.
-        let closed = if is_nobody { 0o700 } else { 0 };
-        assert_eq!((mode("private"), mode("program"), mode("closed")), (0o700, 0o755, closed), "{is_nobody}");
-        assert_eq!(stat("program").ino(), stat("second").ino());
-        assert!(stat("link").is_symlink() && stat("pipe").file_type().is_fifo());
-        let owners = ["program", "private", "replaced"].map(|name| stat(name).uid());
-        assert_eq!(owners, [stat("changed").uid(); 3], "{is_nobody}");
-        assert!(!actum.path(".actum").exists(), "{is_nobody}");
-    }
-}
-
-/// Where no overlay can be mounted, or another file system is mounted within, commands write directly, and a warning says so.
-#[test]
-fn folders_without_layers_are_written_to_directly() {
-    let actum = actum();
-    let who = Who::BOTH.into_iter().find(|who| matches!(who, Who::Nobody)).expect("an ordinary user");
-    own_all(actum.folder(), who);
-    let program = actum.copy_for_nobody();
-    let run = r#"setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all env HOME=/nonexistent "$PROGRAM"         sandbox --write . -- sh -c 'echo new > f; mkdir .vscode; echo evil > .vscode/tasks.json' 2>&1; ls -A; rm -r f .actum-*"#;
-    let script = format!(
-        "mkdir l u w m; chown 65534:65534 . l u m; mount -t overlay -o lowerdir=l,upperdir=u,workdir=w x m; cd m; {run}; cd ..; \
-         mkdir -p n/sub; chown 65534:65534 n; mount -t tmpfs x n/sub; cd n; {run}"
-    );
-    let script = script.replace("$PROGRAM", program.to_str().unwrap());
-    let ended = super::workspace_hostile::in_own_mounts(&script, actum.folder());
-    let text = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success(), "{text}{}", String::from_utf8_lossy(&ended.stderr));
-    assert_eq!(text.matches("changes are written directly").count(), 2, "{text}");
-    assert_eq!(text.matches(".vscode was made by the command").count(), 2, "{text}");
-    assert_eq!(text.lines().filter(|line| *line == "f").count(), 2, "{text}");
-    assert!(!text.lines().any(|line| line == ".vscode"), "{text}");
-}
-
-/// A command that is killed together with Actum leaves the folder as it was; the next one clears its layer away.
-#[test]
-fn killed_command_leaves_the_folder_as_it_was() {
-    let actum = actum();
-    actum.file("f", "old");
-    let mut running =
-        actum.start(&["sandbox", "--write", ".", "--", "sh", "-c", "echo new > f; echo started; read x"], &[]);
-    assert_eq!(running.line().as_deref(), Some("started"));
-    running.kill();
-    assert_eq!(fs::read_to_string(actum.path("f")).unwrap(), "old");
-    assert_eq!(actum.run(&["sandbox", "--write", ".", "--", "true"]).code, 0);
-    assert!(!actum.path(".actum").exists());
-}
-
 /// Links in the place of obeyed folders or inside them, indexes and links in a repository's own folder, repositories that two
 /// commands put together, and names that are too long for another ending.
 #[test]
 fn nothing_obeyed_is_left_by_links_and_indexes() {
-    for who in Who::BOTH {
+    for (who, mode) in Who::BOTH.into_iter().flat_map(|who| [(who, &[][..]), (who, &["--at-end"])]) {
         let actum = actum();
         for (file, text) in [
             ("scripts/check.sh", "mine"),
@@ -666,7 +525,8 @@ fn nothing_obeyed_is_left_by_links_and_indexes() {
              ln -sf /tmp/victim .git/COMMIT_EDITMSG; echo evil > half/config; \
              echo evil > {long}.code-workspace; true"
         );
-        who.run(&actum, &["sandbox", "--write", ".", "--", "sh", "-c", &script]);
+        let arguments = [&["sandbox"], mode, &["--write", ".", "--", "sh", "-c", &script]].concat();
+        who.run(&actum, &arguments);
         let read = |name: &str| fs::read_to_string(actum.path(name)).unwrap_or_default();
         for name in [
             ".bundle/config",
@@ -678,16 +538,13 @@ fn nothing_obeyed_is_left_by_links_and_indexes() {
             ".vscode/launch.json",
             "half/config",
         ] {
-            assert!(!read(name).contains("evil"), "{}: {name}", who.word());
+            assert!(!read(name).contains("evil"), "{} {mode:?}: {name}", who.word());
         }
-        assert!(
-            fs::symlink_metadata(actum.path(".git/COMMIT_EDITMSG")).is_ok_and(|found| found.is_file()),
-            "{}",
-            who.word()
-        );
-        let index = fs::read(actum.path(".git/index")).unwrap();
-        assert!(!index.windows(5).any(|part| part == b".git/"), "{}", who.word());
-        assert!(!actum.path(&format!("{long}.code-workspace")).exists(), "{}", who.word());
+        let message = fs::symlink_metadata(actum.path(".git/COMMIT_EDITMSG"));
+        assert!(!message.is_ok_and(|found| found.is_symlink()), "{} {mode:?}", who.word());
+        let index = fs::read(actum.path(".git/index")).unwrap_or_default();
+        assert!(!index.windows(5).any(|part| part == b".git/"), "{} {mode:?}", who.word());
+        assert!(!actum.path(&format!("{long}.code-workspace")).exists(), "{} {mode:?}", who.word());
     }
 }
 

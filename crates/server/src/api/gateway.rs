@@ -111,9 +111,9 @@ impl Desk {
         let gate = self.gate(&caller).await?;
         let (face, whose, expected) = (Arc::clone(&self.face), caller.clone(), body.size_hint().lower());
         self.enters.work(move || face.admit_question(&whose, expected)).await??;
-        let (mut response, length) = gate.let_in(&head.method, &uri, &head.headers, body).await;
         let face = Arc::clone(&self.face);
-        self.enters.work(move || face.note_question(&caller, length)).await?;
+        let note = move |length| face.note_question(&caller, length);
+        let mut response = gate.let_in(&head.method, &uri, &head.headers, body, note).await;
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         // Ours, or looked at when it came.
