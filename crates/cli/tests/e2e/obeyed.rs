@@ -453,3 +453,46 @@ fn no_run_changes_a_repository_that_is_ignored() {
     assert_eq!((code, &run["error_code"]), (3, &json!("PROTECTED_FILE")), "{run}");
     assert!(!actum.path("cache.git/config").exists());
 }
+
+/// What an approver could not see whole is not asked for, and one of two decisions about a request holds.
+#[test]
+fn approvers_see_all_and_decide_once() {
+    let actum = project(&[]);
+    actum.file(
+        "actum.toml",
+        "[agents.net]\ntype = \"command\"\ncommand = [\"sh\", \"-c\", \"{description}\"]\nnetwork = \"open\"\n",
+    );
+    let (operator, admin) = (token(&actum, "operator", &[]), token(&actum, "admin", &[]));
+    let server = Server::start(&actum, &["--workers", "0"]);
+    let submit = |command: &str, query: &str| {
+        let mut work = item("i", "net");
+        work["description"] = json!(command);
+        server.post(&operator, &format!("/v1/runs{query}"), json!({"items": [work]}))
+    };
+    for hidden in [
+        "ls # -----BEGIN PRIVATE KEY-----\necho hidden\n# -----END PRIVATE KEY-----",
+        "ls; X_TOKEN=$(cat</etc/passwd>x)",
+    ] {
+        let refused = submit(hidden, "");
+        assert_eq!(refused.status, 422, "{refused:?}");
+        assert!(refused.body.contains("could not be shown whole"), "{refused:?}");
+    }
+    for _ in 0..5 {
+        let asked = submit("echo harmless", "").is(428);
+        let waiting = asked["error"]["details"]["approval_id"].as_str().unwrap().to_owned();
+        let decide = |verb: &str| server.post(&admin, &format!("/v1/approvals/{waiting}/{verb}"), json!({})).status;
+        let statuses = std::thread::scope(|threads| {
+            let approving = threads.spawn(|| decide("approve"));
+            let denying = threads.spawn(|| decide("deny"));
+            [approving.join().unwrap(), denying.join().unwrap()]
+        });
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
+        // The contract is a part of what was agreed to.
+        let is_agreed = statuses[0] == 200;
+        assert_eq!(submit("echo harmless", "?set=maxFilesPerStep%3D99").status, 428, "{statuses:?}");
+        assert_eq!(submit("echo harmless", "").status == 202, is_agreed, "{statuses:?}");
+        if !is_agreed {
+            break;
+        }
+    }
+}
