@@ -28,7 +28,7 @@ const SHOWN_BYTES_MAX: usize = 256 << 10;
 
 const STATES: [&str; 4] = ["pending", "approved", "denied", "used"];
 
-/// Where a request is while somebody's decision is put on record.
+/// Where a request is while a decision about it is put on record. The process that decides holds a lock on it.
 const DECIDING: &str = "deciding";
 
 /// What somebody wants to do.
@@ -121,14 +121,12 @@ pub(crate) fn take(home: &Path, request: &Request<'_>) -> Result<String, Failure
     let now = Timestamp::now();
     let binding = request.binding()?;
     let is_ours = |value: &Value| value["binding"] == binding.as_str() && !is_past(value, now);
-    // First of all: what is decided meanwhile is then found where it went.
-    // What nobody answered in time is not asked any more.
-    for state in ["pending", DECIDING] {
-        for (path, _) in all(home, state)?.iter().filter(|(_, value)| is_past(value, now)) {
-            let _ = fs::remove_file(path);
-        }
-    }
     reclaim(home)?;
+    // A request that was not answered in time is not asked any more.
+    for (path, _) in all(home, "pending")?.iter().filter(|(_, value)| is_past(value, now)) {
+        let _ = fs::remove_file(path);
+    }
+    // Waiting requests are read before decided ones: a decision that comes meanwhile is found then.
     let mut waiting = all(home, "pending")?;
     waiting.extend(all(home, DECIDING)?);
     let waiting = waiting.into_iter().find(|(_, value)| is_ours(value));
@@ -209,7 +207,7 @@ fn redacted(value: &Value) -> Value {
         Value::Array(items) => items.iter().map(redacted).collect(),
         Value::Object(fields) => {
             let field = |(name, value): (&String, &Value)| {
-                // A name tells that the value is a secret.
+                // The name may show that the value is a secret.
                 let is_secret = value.as_str().is_some_and(|text| has_secret(&format!("{name}={text}").into()));
                 (name.clone(), if is_secret { "[REDACTED]".into() } else { redacted(value) })
             };
@@ -219,16 +217,18 @@ fn redacted(value: &Value) -> Value {
     }
 }
 
-/// How long a decision may take to be put on record.
-const DECISION_WAIT: std::time::Duration = std::time::Duration::from_secs(120);
-
-/// Lets requests wait again whose decision was never finished, because the process ended.
+/// Lets requests wait again whose decision was never finished, because the process ended. One that was finished but for this is
+/// removed: it must not be decided again.
 fn reclaim(home: &Path) -> Result<(), Failure> {
     for (path, _) in all(home, DECIDING)? {
-        let age = fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
-        if let Some(name) = path.file_name().filter(|_| age.is_some_and(|age| age > DECISION_WAIT)) {
-            let _ = fs::rename(&path, folder(home, "pending")?.join(name));
+        let Ok(file) = fs::File::open(&path) else { continue };
+        let (true, Some(name)) = (file.try_lock().is_ok(), path.file_name()) else { continue };
+        let mut is_decided = false;
+        for state in ["approved", "denied", "used"] {
+            is_decided |= folder(home, state)?.join(name).exists();
         }
+        let _ =
+            if is_decided { fs::remove_file(&path) } else { fs::rename(&path, folder(home, "pending")?.join(name)) };
     }
     Ok(())
 }
@@ -265,14 +265,14 @@ pub(crate) fn find(home: &Path, id: &str) -> Result<Value, Failure> {
 }
 
 /// Decides about a request that waits. `minutes`: for how long, and as often as wanted; otherwise once, within an hour.
-/// `tell`: puts it on record. What is not on record is not decided.
+/// `record`: puts it into the ledger. What is not on record is not decided.
 pub(crate) fn decide(
     home: &Path,
     id: &str,
     agreed: bool,
     minutes: Option<i64>,
     by: By,
-    tell: &dyn Fn(&Value) -> Result<(), Failure>,
+    record: &dyn Fn(&Value) -> Result<(), Failure>,
 ) -> Result<Value, Failure> {
     let now = Timestamp::now();
     if id.len() < ID_CHARACTERS_MIN {
@@ -300,19 +300,29 @@ pub(crate) fn decide(
     let state = if agreed { "approved" } else { "denied" };
     let name = path.file_name().unwrap_or_default().to_owned();
     let place = folder(home, state)?.join(&name);
-    let mut told = value.clone();
-    told["state"] = state.into();
-    // The caller that moves it away decides; all others find it gone.
+    let mut decision = value.clone();
+    decision["state"] = state.into();
+    // The caller that locks it and moves it away decides; all others find it locked or gone. If this process ends before the
+    // decision is saved, the lock is free and the request waits again.
     let claimed = folder(home, DECIDING)?.join(&name);
-    if fs::rename(&path, &claimed).is_err() {
-        let failure =
-            Failure::new(error::NOT_FOUND, format!("the request {id:?} was decided by another caller meanwhile"));
-        return Err(failure.hint("`actum approvals list` shows how"));
-    }
-    if let Err(failure) = tell(&told).and_then(|()| save(&place, &value)) {
+    let decided = || {
+        Failure::new(error::NOT_FOUND, format!("the request {id:?} was decided by another caller meanwhile"))
+            .hint("`actum approvals list` shows how")
+    };
+    let cannot = |e: &std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => decided(),
+        _ => Failure::of_io(format!("cannot decide about {id:?}: {e}"), e),
+    };
+    let lock = fs::File::open(&path).map_err(|e| cannot(&e))?;
+    lock.try_lock().map_err(|e| match e {
+        fs::TryLockError::WouldBlock => decided(),
+        fs::TryLockError::Error(e) => cannot(&e),
+    })?;
+    fs::rename(&path, &claimed).map_err(|e| cannot(&e))?;
+    if let Err(failure) = record(&decision).and_then(|()| save(&place, &value)) {
         let _ = fs::rename(&claimed, &path);
         return Err(failure);
     }
     let _ = fs::remove_file(&claimed);
-    Ok(told)
+    Ok(decision)
 }

@@ -386,25 +386,8 @@ fn hide_secrets(grants: &BTreeMap<PathBuf, Access>, named: &[&Path], deny: &mut 
 /// Whether the way to `path` leads through a link that is in `folder`.
 fn is_through_link_in(path: &Path, folder: &Path) -> bool {
     let Ok(folder) = folder.canonicalize() else { return false };
-    let mut left: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
-    let (mut at, mut links) = (PathBuf::new(), 0);
-    while let Some(name) = left.pop() {
-        if name == ".." {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&name);
-        match std::fs::read_link(&next) {
-            Ok(_) if at.starts_with(&folder) => return true,
-            Ok(target) if links < LINKS_MAX => {
-                links += 1;
-                left.extend(target.iter().rev().filter(|part| *part != ".").map(OsString::from));
-            }
-            Ok(_) => return true,
-            Err(_) => at = next,
-        }
-    }
-    false
+    let links = links_on_the_way(path);
+    links.len() >= LINKS_MAX || links.iter().any(|link| link.starts_with(&folder) && *link != folder)
 }
 
 /// The links that are followed on the way to a path, the path itself among them.

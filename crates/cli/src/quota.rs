@@ -1,6 +1,6 @@
 //! How much each tenant and each token keeps, against the quotas of `[server]`. Of a tenant, entries, dead letters, kept
 //! answers, contents and files of runs are counted; of a token, what it has sent. Counted again after a while, and between
-//! two counts by what was sent. Called by whoever serves; decides before a command runs, and never removes anything.
+//! two counts by what was sent. The server asks before a command runs; nothing is ever removed here.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

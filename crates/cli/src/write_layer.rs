@@ -49,6 +49,8 @@ pub(crate) struct WriteLayers {
     pub direct: Vec<PathBuf>,
     /// Why that is, if the user did not want it.
     pub why_direct: Option<String>,
+    /// Layers of earlier commands with what was not put in place.
+    pub unfinished: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -151,6 +153,7 @@ impl WriteLayers {
             }
             match WriteLayer::make(&folder, id) {
                 Ok(layer) => {
+                    layers.unfinished.extend(unfinished(&folder));
                     layer.show(planned);
                     layers.layers.push(layer);
                 }
@@ -344,7 +347,7 @@ impl WriteLayer {
                 let made = (u64::try_from(self.since.0).unwrap_or(0), u32::try_from(self.since.1).unwrap_or(0));
                 (born.as_secs(), born.subsec_nanos()) > made
             }
-            // A file system that does not tell: the kernel notes on a copied folder what it was copied from.
+            // Without a time of birth: the kernel notes on a copied folder what it was copied from.
             None => rustix::fs::lgetxattr(upper, ORIGIN, &mut [0; 256]).is_err(),
         }
     }
@@ -357,7 +360,7 @@ impl WriteLayer {
         let own = self.folder.join(".actum");
         for one in obeyed {
             let (path, end) = (Path::new(&one.path), one.end.as_deref().map(Path::new));
-            // A link that is as it was may lead to something that was put there.
+            // An unchanged link may lead to a file that the command made.
             let links = one.links.iter().map(PathBuf::as_path);
             let made = [Some(path), end].into_iter().flatten().chain(links).find(|path| self.is_changed(path));
             let Some(path) = made.filter(|path| !path.starts_with(&own)) else { continue };
@@ -381,7 +384,7 @@ impl WriteLayer {
         Ok(())
     }
 
-    /// Moves something out of the layer into a folder that nobody obeys.
+    /// Moves a file or folder of the layer into a new folder, under a name that no program obeys.
     fn move_aside(&self, inner: &Path, id: &str, number: usize, kind: &str) -> io::Result<PathBuf> {
         let folder = actum_sandbox::make_beneath(&self.folder, &format!(".actum-{kind}-{id}-{number}"))?;
         let place = folder.join(protect::name_aside(inner).unwrap_or_default());
@@ -537,7 +540,7 @@ enum Step {
     Move(PathBuf, Option<FileState>),
 }
 
-/// Tells a file from what it was before. Its inode changes when it is moved, and is no part of it.
+/// Which file it is, and the state of its content. The time of change of its inode is left out: a move sets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FileState {
     file: (u64, u64),
@@ -670,6 +673,16 @@ fn remove_abandoned(place: &Path) {
             remove_layer(&entry.path());
         }
     }
+}
+
+/// Layers of commands that ended, or were killed together with Actum, before all that they held was in its place.
+fn unfinished(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join(".actum").join(PLACE)).into_iter().flatten().flatten();
+    let is_unfinished = |own: &PathBuf| {
+        let lock = File::open(own.join("lock"));
+        own.join(SETTLING).exists() && lock.is_ok_and(|lock| lock.try_lock_shared().is_ok())
+    };
+    entries.map(|entry| entry.path()).filter(is_unfinished).map(|own| own.join("upper")).collect()
 }
 
 fn remove_layer(own: &Path) {

@@ -236,7 +236,7 @@ pub(crate) fn changed(folders: &[Written], start: SystemTime, meanwhile: &mut dy
                     let is_gone = to.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
                     is_gone && folders.iter().any(|folder| to.starts_with(&folder.path))
                 }
-                // It had a path that is too long to be told.
+                // Its path is too long for the kernel to show.
                 Err(e) => e.kind() == std::io::ErrorKind::InvalidFilename,
             };
             if is_here {

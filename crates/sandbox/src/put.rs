@@ -95,7 +95,7 @@ pub fn set_mode_beneath(top: &Path, inner: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     let opened = folder(top, inner)?;
-    // The folder that is open, whatever has its name by now.
+    // The open folder, also if another one has its name by now.
     let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
     let found = std::fs::metadata(&itself)?.mode();
     std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(mode | (found & SET_GROUP)))

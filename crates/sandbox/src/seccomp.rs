@@ -151,7 +151,7 @@ const FAMILIES: &[u32] = &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_
 const GIVES_BACK: &[u32] =
     &[(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32, libc::FALLOC_FL_COLLAPSE_RANGE as u32];
 
-/// Requests that type into a terminal on somebody else's behalf, stop its output, or change it for whoever uses it next.
+/// Requests that type into a terminal for its user, stop its output, or change it for later programs.
 const TERMINAL: &[u32] =
     &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32, libc::TIOCEXCL as u32, libc::TCXONC as u32, libc::TIOCSETD as u32];
 
@@ -173,7 +173,7 @@ const FILE_REQUESTS: &[u32] = &[
 const FILE_KINDS: &[u32] = &[0x9400, 0x5800, 0x6600, 0xF500, 0x5600, 0x4B00];
 const KIND: u32 = 0xFF00;
 
-/// Commands of `fcntl` by which a reader of a file would keep others waiting, or be told of what they do.
+/// Commands of `fcntl` by which a reader of a file makes other programs wait, or watches them.
 const LEASES: &[u32] = &[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32, SET_DELEGATION];
 /// Newer than the table of the library.
 const SET_DELEGATION: u32 = 1024 + 16;
@@ -374,7 +374,7 @@ impl Rule {
                 }
                 p.push(AND, KIND);
                 for kind in FILE_KINDS {
-                    // As file systems answer that do not know the request.
+                    // The answer of a file system that does not know the request.
                     p.when(IS, *kind, |p| p.ends(fail(libc::ENOTTY)));
                 }
                 p.ends(ALLOW);

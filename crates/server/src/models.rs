@@ -120,7 +120,7 @@ pub(crate) struct Gate {
     models: Arc<dyn Models>,
     exchanges: Arc<Shares>,
     room: Arc<Shares>,
-    /// In whose share questions are; nobody's if all are one caller's.
+    /// The caller in whose share questions count. None where all questions are of one caller.
     whose: Option<Whose>,
     patience: Duration,
 }

@@ -81,7 +81,7 @@ pub(crate) struct Requested {
 }
 
 impl Requested {
-    /// Returns what is asked for, as it stands on the command line.
+    /// Returns the profile and the fields that the command line sets, for an approval.
     pub(crate) fn asked(&self, intent: Intent) -> Value {
         json!({"profile": self.profile, "set": self.set, "intent": format!("{intent:?}")})
     }
@@ -425,7 +425,7 @@ pub(crate) fn work_on(
     });
     heeding.map_err(|e| Failure::new(error::INTERNAL, format!("cannot start a thread: {e}")))?;
     engine.work()?;
-    // What it may still hold is found by the next worker of this machine, by the name that nobody locks any more.
+    // The next worker of this machine finds the runs that this one may still hold: its name is there, and not locked any more.
     if !open.waiter.has_given_up() {
         shop.close();
     }

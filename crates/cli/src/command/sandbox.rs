@@ -198,6 +198,12 @@ impl Sandbox {
             true => WriteLayers::put_over(&mut planned, &id),
             false => WriteLayers::none(planned.writable.clone()),
         };
+        for layer in &layers.unfinished {
+            out.warn(&format!(
+                "{} holds what an earlier command wrote and what was not put in place; move it yourself, or remove it",
+                layer.display()
+            ));
+        }
         if let Some(why) = &layers.why_direct {
             warn_direct(&layers.direct, why, out);
         }

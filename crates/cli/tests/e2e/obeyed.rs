@@ -496,3 +496,28 @@ fn approvers_see_all_and_decide_once() {
         }
     }
 }
+
+/// A decision whose process ended before it was saved: the request waits again. One that another process is making excludes others.
+#[test]
+fn unfinished_decisions_are_made_again() {
+    let actum = super::actum();
+    actum.file("actum.toml", "[agents.net]\ntype = \"command\"\ncommand = [\"true\"]\nnetwork = \"open\"\n");
+    let work = json!({"items": [item("i", "net")]}).to_string();
+    assert_eq!(actum.run_with(&["run", "--json", "-"], work.as_bytes()).code, 8);
+    let waiting = actum.run(&["approvals", "list", "--json"]).json()["approvals"][0]["id"].as_str().unwrap().to_owned();
+    let place = |state: &str| actum.path(&format!(".actum/approvals/{state}/{waiting}.json"));
+    let state = || actum.run(&["approvals", "list", "--json"]).json()["approvals"][0]["state"].clone();
+    fs::create_dir_all(actum.path(".actum/approvals/deciding")).unwrap();
+    fs::rename(place("pending"), place("deciding")).unwrap();
+    let lock = fs::File::open(place("deciding")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(state(), "pending");
+    assert!(place("deciding").exists() && actum.run(&["approve", &waiting]).code != 0, "another process decides");
+    drop(lock);
+    assert_eq!(state(), "pending");
+    assert!(place("pending").exists() && !place("deciding").exists());
+    actum.run(&["approve", &waiting]).ok();
+    // The process ended after it had saved the decision: the request is not asked again.
+    fs::copy(place("approved"), place("deciding")).unwrap();
+    assert_eq!((state(), place("deciding").exists(), place("pending").exists()), (json!("approved"), false, false));
+}

@@ -7,7 +7,7 @@ use actum_testkit::program::other;
 use super::actum;
 use super::sandbox::{Who, own_all};
 
-/// In a layer, covers and protected files stay what they were, whatever the host puts in their place.
+/// In a layer, covers and protected files stay the same when the host replaces the files below.
 #[test]
 fn layers_keep_covers_when_a_file_is_replaced_outside() {
     for is_nobody in [false, true] {
@@ -37,8 +37,8 @@ fn layers_keep_covers_when_a_file_is_replaced_outside() {
     }
 }
 
-/// While a command runs, nobody finds what it writes: neither hooks nor plain files. Afterwards the folder is as the command
-/// left it, but for what others obey and what somebody else has changed meanwhile.
+/// While a command runs, other programs find nothing that it writes: neither hooks nor plain files. Afterwards the folder is as
+/// the command left it, but for obeyed files and for files that others changed meanwhile.
 #[test]
 fn what_a_command_writes_is_in_place_only_when_it_has_ended() {
     use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -113,7 +113,7 @@ fn what_a_command_writes_is_in_place_only_when_it_has_ended() {
 }
 
 /// What is in a layer is read and never run; folders that the user makes meanwhile let nothing through; a pipe in the place of an
-/// index keeps nobody waiting; read-only folders are filled; and what belongs to a file's group stays with it.
+/// index blocks nothing; read-only folders are filled; and what belongs to a file's group stays with it.
 #[test]
 fn layers_are_put_in_place_without_trusting_them() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -207,4 +207,29 @@ fn killed_command_leaves_the_folder_as_it_was() {
     assert_eq!(fs::read_to_string(actum.path("f")).unwrap(), "old");
     assert_eq!(actum.run(&["sandbox", "--at-end", "--write", ".", "--", "true"]).code, 0);
     assert!(!actum.path(".actum").exists());
+}
+
+/// What could not be put in place is kept, and each later command says where.
+#[test]
+fn what_was_not_put_in_place_is_kept_and_named() {
+    let actum = actum();
+    actum.file("f", "old");
+    let mut running = actum
+        .start(&["sandbox", "--at-end", "--write", ".", "--", "sh", "-c", "echo new > f; echo started; read x"], &[]);
+    assert_eq!(running.line().as_deref(), Some("started"));
+    let layers = || fs::read_dir(actum.path(".actum/sandbox")).unwrap().flatten().map(|entry| entry.path());
+    // As if it had been killed while it put things in place.
+    fs::write(layers().next().unwrap().join("settling"), "").unwrap();
+    running.kill();
+    for _ in 0..2 {
+        let ended = actum.run(&["sandbox", "--at-end", "--write", ".", "--", "true"]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let upper = layers().next().unwrap().join("upper");
+        assert!(
+            ended.stderr.contains(&format!("{} holds what an earlier command wrote", upper.display())),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(fs::read_to_string(upper.join("f")).unwrap(), "new\n");
+    }
 }
