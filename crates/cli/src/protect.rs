@@ -272,7 +272,7 @@ pub(crate) fn refuses(path: &Path, root: &Path) -> Option<String> {
     let in_git = parts.iter().rev().skip(1).find(|part| is(part, &[".git"]));
     obeyed
         .or(in_git.copied())
-        .map(|part| format!("{} is obeyed by other programs, and cannot be granted to be changed", part.display()))
+        .map(|part| format!("{} is obeyed by other programs; no command is granted to change it", part.display()))
 }
 
 /// Protected paths in folders that may be written to, as they are now.

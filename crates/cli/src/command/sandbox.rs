@@ -320,7 +320,10 @@ impl Drop for TerminalSettings {
 /// Paths as they are on the machine: absolute, and without links.
 fn found(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let one = |path: &PathBuf| {
-        std::fs::canonicalize(path).map_err(|e| Failure::of_io(format!("cannot grant {}: {e}", path.display()), &e))
+        std::fs::canonicalize(path).map_err(|e| {
+            Failure::of_io(format!("cannot grant {}: {e}", path.display()), &e)
+                .hint("--read and --write take files and folders that are there; make it first")
+        })
     };
     paths.iter().map(one).collect()
 }
